@@ -41,7 +41,6 @@ class SecretArgument(NamedTuple):
     """An argument whose name says that its value is a secret.
 
     Attributes:
-        name: As it is written.
         place: Index of the word that holds the value.
         value: The value; within a longer text, only that part.
         is_of_shell: True if a shell among the words reads it, and replaces the variables in it.

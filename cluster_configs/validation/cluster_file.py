@@ -121,11 +121,7 @@ class ClusterFile:
 
 @dataclass(frozen=True)
 class Violation:
-    """One place where a rule is broken.
-
-    Attributes:
-        value: The text at this place, or "" if something is missing or must not be shown.
-    """
+    """One place where a rule is broken; the value is "" if it is missing or must not be shown."""
 
     place: SourceLocation
     value: str

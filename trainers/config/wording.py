@@ -56,13 +56,9 @@ def format_duration(seconds: float) -> str:
 
 
 def both_contexts(rate: float, full: float | None) -> str:
-    """Returns `4.20%`, or, for a model trained at a shorter context than its own, both rates.
+    """Returns `4.20%`, or `4.20% short context, 4.50% full context` for a model trained at a shorter context.
 
-    Both: `4.20% short context, 4.50% full context`.
-
-    Args:
-        rate: Error rate at the context of training, percent.
-        full: Error rate at the model's own context, percent. None: the same, or not scored.
+    Both are percent; `full` is None for the same, or if it was not scored.
     """
     return f"{rate:.2f}%" if full is None else f"{rate:.2f}% short context, {full:.2f}% full context"
 

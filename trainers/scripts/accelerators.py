@@ -41,12 +41,8 @@ class Accelerator:
     def visible(self, ids_by_rank: Sequence[Sequence[str]]) -> dict[str, str]:
         """Returns variables by which each process of a node sees the devices of all its ranks, as under torchrun.
 
-        Args:
-            ids_by_rank: Ray's ids of the devices that each rank of this node holds, in the order of local ranks, so
-                that a program finds its own by LOCAL_RANK.
-
-        Raises:
-            ResourceError: two ranks hold one device.
+        `ids_by_rank` are Ray's ids of the devices that each rank holds, in the order of local ranks, so that a program
+        finds its own by LOCAL_RANK. Raises ResourceError if two ranks hold one device.
         """
         ids = [each for held in ids_by_rank for each in held]
         shared = sorted({each for each in ids if ids.count(each) > 1})
@@ -131,14 +127,8 @@ def check_build(python: str, accelerator: Accelerator, machine: str, environment
 
     A missing torch may be intended: only prints a line. Call this once per node, and only on nodes with ranks.
 
-    Args:
-        python: The program's interpreter.
-        accelerator: The accelerator of its ranks, see `accelerator_of`.
-        machine: Name of the node for messages.
-        environment: The environment of the program.
-
     Raises:
-        ResourceError: names the torch and devices, and the line that fixes it.
+        ResourceError: names the torch of the interpreter `python`, the devices, and the line that fixes it.
     """
     if accelerator.resource is None:
         return

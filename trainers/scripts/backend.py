@@ -107,11 +107,7 @@ def contexts_of(workers: Sequence[WorkerPlace], port: int, resource: str | None)
 
 @dataclass
 class ScriptBackendConfig(BackendConfig):
-    """The backend of workers that run programs.
-
-    Attributes:
-        resource: Name of the accelerator's resource. None: the programs compute on CPUs.
-    """
+    """The backend of workers that run programs; `resource` is that of their accelerator, None for CPUs."""
 
     resource: str | None = None
 

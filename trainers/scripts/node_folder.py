@@ -37,7 +37,6 @@ class ScriptTask:
     """A run of a program, as passed to each worker.
 
     Attributes:
-        attempt: Number of the attempt.
         folder: Folder in which the program runs on this machine. None: the program was submitted, so each node has the
             package, of which it makes a copy.
         package: Id of the program's files, for data that is prepared once for them.

@@ -75,12 +75,7 @@ class OutputLines:
         self._cut, self._above = b"", 0
 
     def take(self, new: bytes, now_s: float) -> Iterator[str]:
-        """Yields the lines to show now.
-
-        Args:
-            new: Output since the last call; empty if the program has been silent for a moment.
-            now_s: Seconds from any origin.
-        """
+        """Yields the lines to show now; `new` is empty if the program has been silent for a moment."""
         *lines, self._rest = (self._rest + self._without_control(new)).split(b"\n")
         for line in lines:
             yield from self._complete(line)
@@ -328,13 +323,9 @@ def program_words(part: ScriptPart, words: Sequence[str], work: Path, local_rank
 def program_environment(
     inherited: Mapping[str, str], given: Mapping[str, str], torchrun: Mapping[str, str], work: Path
 ) -> dict[str, str]:
-    """Returns the environment of a program: the node's and the job's variables, the recipe's, and torchrun's.
+    """Returns the environment of a program: the worker's own variables, torchrun's, and those of the recipe.
 
-    Args:
-        inherited: The worker's environment.
-        given: `script.env`, with placeholders replaced, and the accelerator's; a relative PYTHONPATH is one in `work`.
-        torchrun: See `backend.RankContext.environment`.
-        work: Working directory of the program.
+    A relative PYTHONPATH of the recipe is one in `work`, the working directory of the program.
     """
     kept = {name: value for name, value in inherited.items() if not _OURS.fullmatch(name)}
     paths = [str(work)]

@@ -27,14 +27,14 @@ def resolve_program(
 ) -> dict[str, Any]:
     """Returns a copy of a recipe's content whose command begins with the program; a command that does is unchanged.
 
-    Its placeholders are valid on each node.
+    Its placeholders are valid on each node. A recipe without a program is unchanged.
 
     Args:
-        content: The content of any recipe; unchanged without a program.
+        content: The content of any recipe.
         environment: Values of `$NAME` in a command that is a single text.
         say: Called with notes on parts of the line without effect, and if its output folder is not known, for which
-            files of arguments are read. None: notes are dropped, and no file is read.
-        base: Folder in which the program is started, which has these files.
+            files of arguments in `base` are read. None: notes are dropped, and no file is read.
+        base: Folder in which the program is started.
 
     Raises:
         ConfigError: the line cannot be followed, or contradicts the recipe.

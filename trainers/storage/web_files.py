@@ -110,11 +110,11 @@ def download_web_file(
     hashed: bool = False,
     known: WebVersion | None = None,
 ) -> WebVersion | None:
-    """Downloads a file; an interrupted download is resumed.
+    """Downloads a file to an existing folder, where it exists only when complete; an interrupted download is resumed.
 
     Args:
         url: Its URL.
-        target: Path of the new file, which exists only when complete, in an existing folder.
+        target: Path of the new file.
         name: Name in messages. None: the URL without its password.
         tls_only: Follow only redirects to https URLs.
         hashed: True if a hash of the content is checked later, so that the server need not send its length.

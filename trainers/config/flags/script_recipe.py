@@ -110,12 +110,7 @@ class ScriptRecipe:
 
 
 def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[Override]) -> ScriptRecipe:
-    """Returns the recipe of a script's arguments.
-
-    Args:
-        script: Name of the file, one of SCRIPTS.
-        arguments: The arguments as given on the command line.
-        overrides: Fields that the rest of the command line sets; the arguments take precedence.
+    """Returns the recipe of the arguments of one of SCRIPTS; they take precedence over the overrides.
 
     Raises:
         ConfigError: the script is unknown, an argument cannot be read, or the recipe would not be valid.

@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainers.config.overrides import value_at
 from trainers.config.parts.training_part import TrainingPart
 
 
@@ -76,6 +77,23 @@ FILLED = (
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 
+# The keys of each section, by its path. None: any keys.
+_SECTIONS: Mapping[str, Sequence[str] | None] = {
+    "": (*REQUIRED, *COMPARED, *PASSED_ON, *REFUSED),
+    "zero_optimization": ZERO_KEYS,
+    **{f"zero_optimization.{name}": keys for name, keys in OFFLOAD_KEYS.items()},
+    **dict.fromkeys(("fp16", "bf16")),
+    **dict.fromkeys(("optimizer", "scheduler"), ("type", "params")),
+    "optimizer.params": OPTIMIZER_PARAMS,
+    "scheduler.params": SCHEDULER_PARAMS,
+}
+# The types of a section, and what is used without it.
+_TYPES = {
+    "optimizer": (OPTIMIZERS, "the Trainer's own AdamW"),
+    "scheduler": (tuple(SCHEDULERS), "training.lr_scheduler_type and training.warmup_steps"),
+}
+
+
 def ds_problems(config: Mapping[str, Any]) -> list[str]:
     """Returns a line for each key that is unknown, missing or not supported, whatever the rest of the recipe is."""
     return [f"strategy.ds_config{problem}" for problem in _problems(config)]
@@ -83,34 +101,32 @@ def ds_problems(config: Mapping[str, Any]) -> list[str]:
 
 def _problems(config: Mapping[str, Any]) -> Iterator[str]:
     yield from (f".{name}: remove it; {REFUSED[name]}" for name in config if name in REFUSED)
-    yield from _unknown("", config, (*REQUIRED, *COMPARED, *PASSED_ON, *REFUSED))
     for name in REQUIRED:
         if name not in config:
             yield f".{name}: missing; write it{' as auto' if name in FILLED else ', with its stage'}"
-    sections = {name: config[name] for name in ("zero_optimization", *COMPARED) if name in config}
-    yield from (_no_mapping(name, value) for name, value in sections.items() if not isinstance(value, Mapping))
+    for path, known in _SECTIONS.items():
+        section = value_at(config, path.split(".")) if path else config
+        if section is not None and not isinstance(section, Mapping):
+            yield f".{path}: must be a mapping (got {section!r})"
+        elif section is not None and known is not None:
+            yield from _unknown(f"{path}." if path else "", section, known)
     for path in _autos({name: value for name, value in config.items() if name not in REFUSED}):
         if path not in FILLED:
             yield f".{path}: auto is not filled in here; write a value, or remove it"
-    if isinstance(zero := sections.get("zero_optimization"), Mapping):
+    for name, (types, without) in _TYPES.items():
+        kind = value_at(config, (name, "type"))
+        if isinstance(config.get(name), Mapping) and kind not in types:
+            yield f".{name}.type: must be {' or '.join(types)} (got {kind!r}); or remove {name}, for {without}"
+    warmup = value_at(config, ("scheduler", "params", "warmup_type"))
+    if warmup not in (None, "linear", AUTO):
+        yield f".scheduler.params.warmup_type: must be linear (got {warmup!r}), as the Trainer's warm-up is"
+    if isinstance(zero := config.get("zero_optimization"), Mapping):
         yield from _zero_problems(zero)
-        offload = zero.get("offload_optimizer")
         own = config.get("zero_force_ds_cpu_optimizer") is False or "optimizer" in config
-        if isinstance(offload, Mapping) and offload.get("device", "none") != "none" and not own:
+        if value_at(zero, ("offload_optimizer", "device")) not in (None, "none") and not own:
             yield (
                 ": offloads the optimizer, and names none: set zero_force_ds_cpu_optimizer to false (the Trainer's own "
                 "AdamW), or write optimizer with type AdamW"
-            )
-    if isinstance(optimizer := sections.get("optimizer"), Mapping):
-        yield from _typed_problems("optimizer", optimizer, OPTIMIZERS, OPTIMIZER_PARAMS, "the Trainer's own AdamW")
-    if isinstance(scheduler := sections.get("scheduler"), Mapping):
-        kept = "training.lr_scheduler_type and training.warmup_steps"
-        yield from _typed_problems("scheduler", scheduler, tuple(SCHEDULERS), SCHEDULER_PARAMS, kept)
-        params = scheduler.get("params")
-        if isinstance(params, Mapping) and params.get("warmup_type", "linear") not in ("linear", AUTO):
-            yield (
-                f".scheduler.params.warmup_type: must be linear (got {params['warmup_type']!r}), as the Trainer's "
-                "warm-up is"
             )
 
 
@@ -181,7 +197,6 @@ def _schedule_expectations(scheduler: Mapping[str, Any], training: TrainingPart)
 
 def _zero_problems(zero: Mapping[str, Any]) -> Iterator[str]:
     where, stage = "zero_optimization", zero.get("stage")
-    yield from _unknown(f"{where}.", zero, ZERO_KEYS)
     if stage not in (1, 2, 3):
         yield f".{where}.stage: must be 1, 2 or 3 (got {stage!r}); without ZeRO, set strategy: {{name: ddp}}"
     if stage == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
@@ -189,40 +204,14 @@ def _zero_problems(zero: Mapping[str, Any]) -> Iterator[str]:
             f".{where}.stage3_gather_16bit_weights_on_model_save: set it to true: each checkpoint holds the full "
             "model's weights"
         )
-    for name, keys in OFFLOAD_KEYS.items():
-        section, place = zero.get(name), f"{where}.{name}"
-        if not isinstance(section, Mapping):
-            if section is not None:
-                yield _no_mapping(place, section)
-            continue
-        yield from _unknown(f"{place}.", section, keys)
-        device = section.get("device", "none")
-        if device not in ("none", "cpu", "nvme"):
+    for name in OFFLOAD_KEYS:
+        device, place = value_at(zero, (name, "device")), f"{where}.{name}"
+        if device not in (None, "none", "cpu", "nvme"):
             yield f".{place}.device: must be none, cpu or nvme (got {device!r})"
-        if device == "nvme" and not section.get("nvme_path"):
+        if device == "nvme" and not zero[name].get("nvme_path"):
             yield f".{place}.nvme_path: missing; name a folder on each node's NVMe disk"
         if stage != 3 and (device == "nvme" or (device == "cpu" and name == "offload_param")):
             yield f".{place}.device: {device} needs {where}.stage 3 (got {stage!r})"
-
-
-def _typed_problems(
-    name: str, section: Mapping[str, Any], types: tuple[str, ...], params: tuple[str, ...], without: str
-) -> Iterator[str]:
-    """Yields the problems of a section with `type` and `params`."""
-    yield from _unknown(f"{name}.", section, ("type", "params"))
-    if section.get("type") not in types:
-        yield (
-            f".{name}.type: must be {' or '.join(types)} (got {section.get('type')!r}); or remove {name}, for {without}"
-        )
-    given = section.get("params", {})
-    if isinstance(given, Mapping):
-        yield from _unknown(f"{name}.params.", given, params)
-    else:
-        yield _no_mapping(f"{name}.params", given)
-
-
-def _no_mapping(name: str, value: Any) -> str:
-    return f".{name}: must be a mapping (got {value!r})"
 
 
 def _unknown(prefix: str, section: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:

@@ -46,9 +46,7 @@ class ModelSource:
 
     @classmethod
     def parse(cls, text: str, revision: str | None = None) -> "ModelSource":
-        """Parses a field of a config; a relative path looks like a Hub id, and is parsed as one.
-
-        `revision` is the value of the recipe's separate field for it.
+        """Parses a field, and the separate one of its revision; a relative path looks like a Hub id, and becomes one.
 
         Raises:
             ValueError: the text is not a source. The message does not repeat a URL, which may contain a password.

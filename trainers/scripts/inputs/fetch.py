@@ -34,8 +34,6 @@ from trainers.storage.web_files import download_web_file
 PARALLEL = 16
 # Above this number of recordings in a bucket, a listing is used: a thousand per request.
 MOST_ASKED_FOR = 1000
-# Larger recordings are copied to the disk in parts.
-_LARGE_BYTES = 2**26
 UNUSED_S = 3 * 24 * 3600.0
 _USED = ".used"
 # Folders that this process holds until it ends: a script may read its inputs for longer than UNUSED_S.
@@ -125,11 +123,11 @@ def copy(url: str, entry: Entry, local: Path, options: StorageOptions) -> None:
     if is_web_url(url):
         download_web_file(url, local)
         return
-    if entry.size_bytes < _LARGE_BYTES or not is_url(url):
-        local.write_bytes(read_location(url, options))
-    else:
+    if is_url(url):
         folder, _, name = url.rpartition("/")
         open_storage(folder, options).download_file(name, local)
+    else:
+        local.write_bytes(read_location(url, options))
     if local.stat().st_size != entry.size_bytes:
         raise StorageError(f"{url}: it was changed while it was read: try again when it is complete")
 
@@ -144,10 +142,7 @@ class InputCache:
     """A node's copies of inputs, by the versions of their contents; copies unused for days are removed.
 
     Contains folders of inputs, and recordings, which manifests share: a folder contains them as hard links, which take
-    no space.
-
-    Args:
-        root: A folder of this user on the node, which is created.
+    no space. `root` is a folder of this user, which is created.
     """
 
     def __init__(self, root: Path):
@@ -216,12 +211,7 @@ class InputFetcher:
     """Returns the local file or folder of a URL; processes of a node share one copy of each version.
 
     In a manifest (CSV, TSV, JSON, JSON lines), recordings are replaced by local copies; a folder is copied unchanged.
-
-    Args:
-        cache: Folder of this user on the node.
-        options: Options for access to buckets.
-        path_prefix: Prefixes of recordings' paths, and their replacements.
-        say: Called with lines for people.
+    `cache` is a folder of this user on the node, and `path_prefix` has replacements of beginnings of recordings' paths.
     """
 
     def __init__(

@@ -15,6 +15,8 @@ SUFFIXES = (*TABLES, ".json", ".jsonl")
 # Delimiters of .csv files; the first one whose header names recordings is used.
 _DELIMITERS = (",", ";", "\t", "|")
 _BOM = "\ufeff"
+_ENCODINGS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_ERRORS = {"utf-8": "surrogateescape", "utf-16-le": "surrogatepass", "utf-16-be": "surrogatepass"}
 _ENDINGS = tuple(f".{ending}" for ending in AUDIO_ENDINGS)
 # SpeechBrain's recordings of several channels, and Lhotse's recordings with sources of these types.
 _FILES, _SOURCE, _SOURCE_TYPES = "files", "source", ("file", "url")
@@ -22,14 +24,9 @@ _SPACE, _STRING = re.compile(r"[\ufeff \t\r\n]*"), re.compile(r'"(?:[^"\\]|\\.)*
 
 
 class Reference(NamedTuple):
-    """A place where a manifest names a recording.
+    """A place where a manifest names a recording: its row for messages, its column or key, and its value in the text.
 
-    Attributes:
-        place: Its row, for messages.
-        column: Its column or key.
-        start: Start of its value in the text, including quotes.
-        end: End of its value.
-        path: The recording as written.
+    The value is from `start` to before `end`, with its quotes.
     """
 
     place: str
@@ -54,7 +51,7 @@ class NamedPaths:
         for reference in self.references:
             parts += [self.text[position : reference.start], self._written(reference, paths[reference.path])]
             position = reference.end
-        return _encode("".join((*parts, self.text[position:])), self.encoding)
+        return "".join((*parts, self.text[position:])).encode(self.encoding, _ERRORS[self.encoding])
 
     def _written(self, reference: Reference, path: str) -> str:
         if not self.is_table:
@@ -69,13 +66,10 @@ def read_paths(name: str, content: bytes) -> NamedPaths:
 
     These are the values of columns and keys with a name in AUDIO_COLUMNS, or that ends with `_wav`, if some value has
     the suffix of recordings. JSON may be lines, a list of rows, SpeechBrain's object of utterances, or Lhotse's cuts.
-
-    Args:
-        name: Name of the file, whose extension determines the format.
-        content: Its bytes, in UTF-8, UTF-16 with a BOM, or any encoding that is compatible with ASCII.
+    The file's extension determines its format; its encoding is UTF-16 with a BOM, or compatible with ASCII.
     """
-    encoding = _encoding_of(content)
-    text = content.decode(encoding, "surrogateescape" if encoding == "utf-8" else "surrogatepass")
+    encoding = next((each for mark, each in _ENCODINGS.items() if content.startswith(mark)), "utf-8")
+    text = content.decode(encoding, _ERRORS[encoding])
     suffix = PurePosixPath(name).suffix.lower()
     is_table = suffix in TABLES
     found = list(_in_table(text, "\t" if suffix == ".tsv" else None) if is_table else _in_json(text))
@@ -87,16 +81,6 @@ def read_paths(name: str, content: bytes) -> NamedPaths:
 def _ends_as_recording(path: str) -> bool:
     # A text after ? is part of a file's name, but in a URL the query.
     return any(text.lower().endswith(_ENDINGS) for text in (path, path.partition("?")[0]))
-
-
-def _encoding_of(content: bytes) -> str:
-    if content.startswith(codecs.BOM_UTF16_LE):
-        return "utf-16-le"
-    return "utf-16-be" if content.startswith(codecs.BOM_UTF16_BE) else "utf-8"
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    return text.encode(encoding, "surrogateescape" if encoding == "utf-8" else "surrogatepass")
 
 
 def _names_recordings(column: str) -> bool:

@@ -75,12 +75,12 @@ class _Placeholder:
 def problems_of(words: Sequence[str], *, prepares: bool = True, has_prefixes: bool = False) -> list[str]:
     """Returns a line for each placeholder that cannot be resolved on a node: the argument, the value and the fix.
 
-    Args:
-        words: The arguments; a word `NAME=value` may be a variable.
-        prepares: True if `script.prepare` writes data.
-        has_prefixes: True if `script.path_prefix` has any.
+    A word `NAME=value` may be a variable. `prepares` and `has_prefixes` say whether the recipe has `script.prepare` and
+    `script.path_prefix`.
     """
-    found = [(number, each) for number, word in enumerate(words) for each in _placeholders_in(word)]
+    bodies = [(number, body[2]) for number, word in enumerate(words) for body in _BRACED.finditer(word)]
+    meant = [(number, _meaning(body)) for number, body in bodies if body is not None]
+    found = [(number, each) for number, each in meant if each is not None]
     problems = [f"{_argument(words, number)}: {each.problem}" for number, each in found if each.problem is not None]
     if not prepares and any(each == _Placeholder(DATA) for _, each in found):
         problems.append("{data} is what script.prepare writes, and there is none: set script.prepare to its command")
@@ -92,13 +92,7 @@ def problems_of(words: Sequence[str], *, prepares: bool = True, has_prefixes: bo
 def resolve(
     words: Sequence[str], env: Mapping[str, str], known: Known, fetch: Callable[[str], Path]
 ) -> tuple[list[str], dict[str, str]]:
-    """Resolves the arguments and variables of a script on this node; each input is fetched once.
-
-    Args:
-        words: The arguments.
-        env: The variables.
-        known: Values of the placeholders that are not inputs.
-        fetch: Returns the local file or folder of a URL.
+    """Resolves the arguments and variables of a script on this node; `fetch`, of a URL, is called once for each input.
 
     Raises:
         ConfigError: a placeholder has no value, or cannot be resolved.
@@ -127,11 +121,6 @@ def resolve(
         [_BRACED.sub(replaced, word) for word in words],
         {name: _BRACED.sub(replaced, text) for name, text in env.items()},
     )
-
-
-def _placeholders_in(word: str) -> list[_Placeholder]:
-    bodies = (found[2] for found in _BRACED.finditer(word) if found[2] is not None)
-    return [placeholder for body in bodies if (placeholder := _meaning(body)) is not None]
 
 
 def _meaning(body: str) -> _Placeholder | None:

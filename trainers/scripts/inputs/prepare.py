@@ -49,19 +49,11 @@ def prepare_data(
     """Fills the folder `into` of this node by a command that is run here, or from the run folder.
 
     The main process runs the command, unless an earlier attempt has; the others wait. In text files, the path `into` of
-    the main process's node is replaced by that of this node.
-
-    Args:
-        key: See `key_of`.
-        folder: The run folder.
-        into: The folder on this node.
-        run: Runs the command, which writes into an empty folder; raises if it fails.
-        is_main: True in the main process.
-        board: Board of this worker group; an error of the main process is raised by all.
-        say: Called with lines for people.
+    the main process's node is replaced by that of this node. For `key` see `key_of`; `run` runs the command, which
+    writes into an empty folder.
 
     Raises:
-        ScriptError: the command failed; raised by `run`.
+        ScriptError: the command failed; raised by `run`, and by the processes that wait.
         DamagedError: the stored data is damaged.
         StorageError: the data cannot be stored or fetched.
     """
@@ -89,12 +81,7 @@ def prepare_data(
 
 
 def key_of(script: ScriptPart, package: str) -> str:
-    """Returns a hash of everything in the recipe that the command's output depends on.
-
-    Args:
-        script: The script part with the command.
-        package: Id of the files next to it.
-    """
+    """Returns a hash of what the command's output depends on in a recipe, and of the id of the files next to it."""
     fields = script.model_dump(mode="json", include={"prepare", "python", "working_dir", "env", "path_prefix"})
     return hashlib.sha256(json.dumps([package, fields], sort_keys=True).encode()).hexdigest()[:16]
 

@@ -48,7 +48,6 @@ class Program:
     Attributes:
         kind: A Python file, a module for `python -m`, or an executable that is not Python.
         name: Path, or dotted name of the module.
-        arguments: Its own arguments, as in the line.
     """
 
     kind: ProgramKind
@@ -58,13 +57,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Workers:
-    """The number of workers in a line.
-
-    Attributes:
-        min: Minimum in total; less than `max` in an elastic line.
-        max: Maximum in total.
-        per_node: Number on one node, if the line has it.
-    """
+    """The number of workers in a line: the least and most in total, which differ if it is elastic, and on one node."""
 
     min: int
     max: int

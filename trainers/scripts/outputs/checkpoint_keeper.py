@@ -60,21 +60,21 @@ class CheckpointKeeper:
             if found.is_marked_whole:
                 self._file_names.add(_names(self._done[found.path]))
 
-    def keep_new(self, *, has_ended: bool, ended_well: bool = False) -> None:
+    def keep_new(self, *, ended_well: bool | None = None) -> None:
         """Stores new complete checkpoints, the oldest first, until nothing is left or the storage fails.
 
         Args:
-            has_ended: True if the program has ended, so that it writes nothing more.
-            ended_well: True if it ended by itself without an error, so that it has left nothing incomplete.
+            ended_well: True if the program ended by itself without an error, so that it has left nothing incomplete;
+                False if it ended otherwise. None: it may still write.
 
         Raises:
             FencedError: another attempt or worker group has taken over.
             StorageError: the storage does not accept a checkpoint, which is retried later.
         """
-        if self._waiting is not None and not has_ended and time.monotonic() < self._retry_s:
+        if self._waiting is not None and ended_well is None and time.monotonic() < self._retry_s:
             return
         while True:
-            new = self._new(has_ended=has_ended, ended_well=ended_well)
+            new = self._new(ended_well)
             if self._waiting is None and (not new or not self._take(*new.pop(0))):
                 return
             try:
@@ -105,13 +105,14 @@ class CheckpointKeeper:
             self._waiting.snapshot.close()
             self._waiting = None
 
-    def _new(self, *, has_ended: bool, ended_well: bool) -> list[tuple[FoundCheckpoint, Signature]]:
+    def _new(self, ended_well: bool | None) -> list[tuple[FoundCheckpoint, Signature]]:
         new = []
         for found in find(self._folder, self._layouts):
             signature, unchanged_s = self._watch.look(self._folder / found.path)
             if self._done.get(found.path) == signature or not found.is_marked_whole:
                 continue
-            if unchanged_s >= found.stable_s or (has_ended and (ended_well or self._was_completed(found, signature))):
+            was_completed = ended_well or (ended_well is False and self._was_completed(found, signature))
+            if unchanged_s >= found.stable_s or was_completed:
                 new.append((found, signature))
         return new
 

@@ -42,11 +42,7 @@ def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
 
     Supports `--output_dir out`, `--output-dir=out` and `output_dir=out`, and files of arguments: JSON or YAML,
     SpeechBrain's hparams.yaml, which other arguments override, argparse's `@arguments.txt`, and HfArgumentParser's
-    `train.args` next to `train.py`.
-
-    Args:
-        words: The program and its arguments.
-        working_dir: Working directory of the program.
+    `train.args` next to `train.py`. `words` are the program and its arguments.
     """
     values = arguments_of(words, working_dir)
     for name in _NAMES:

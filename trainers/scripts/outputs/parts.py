@@ -40,15 +40,10 @@ class NodeOutput:
 
     Attributes:
         folder: Absolute path; need not exist yet.
-        layouts: Layouts of the checkpoints to look for.
-        run_folder: The run folder.
-        attempt: Number of the attempt.
-        board: Board of this worker group.
         node: Number of this node; 0 is the main node.
         others: Other nodes that write parts of the same checkpoints, into folders of their own.
         say: Prints a line for the user.
         is_gone: Returns True if a node has ended or is lost, so that no further parts come from it.
-        watch: Watch of the folder's checkpoints.
     """
 
     folder: Path
@@ -65,13 +60,7 @@ class NodeOutput:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A checkpoint to store.
-
-    Attributes:
-        name: Its unique name in the run folder.
-        path: Path below the output folder.
-        names: The files of it that the main node has.
-    """
+    """A checkpoint to store, by its unique name in the run folder; `names` are its files that the main node has."""
 
     name: str
     path: str
@@ -135,32 +124,28 @@ class PartServer:
         self._output, self._board = output, output.board
         self._stored: set[str] = set()
 
-    def serve(self, *, has_ended: bool, ended_well: bool = False) -> None:
-        """Stores this node's part of each wanted checkpoint, if it is complete.
-
-        Args:
-            has_ended: True if the program has ended on this node, so that it writes nothing more.
-            ended_well: True if it ended by itself without an error, so that it has left nothing incomplete.
+    def serve(self, *, ended_well: bool | None = None) -> None:
+        """Stores this node's part of each wanted checkpoint, if it is complete; see `CheckpointKeeper.keep_new`.
 
         Raises:
             StorageError: a part could not be stored; it is retried.
         """
         for wanted in self._board.posted(WANTED) or ():
-            if wanted.name not in self._stored and self._is_stored(wanted, has_ended, ended_well):
+            if wanted.name not in self._stored and self._is_stored(wanted, ended_well):
                 self._stored.add(wanted.name)
 
     def is_done(self) -> bool:
         """Returns True if the main node wants no further parts."""
         return self._board.posted(END) is not None
 
-    def _is_stored(self, wanted: Wanted, has_ended: bool, ended_well: bool) -> bool:
+    def _is_stored(self, wanted: Wanted, ended_well: bool | None) -> bool:
         """Stores this node's part, or reports that there will be none; returns False if it has to be retried."""
         output, path = self._output, self._output.folder / wanted.path
         signature, unchanged_s = output.watch.look(path)
-        if not has_ended and unchanged_s < MARKED_STABLE_S:
+        if ended_well is None and unchanged_s < MARKED_STABLE_S:
             return False
         own = {f"{wanted.path}/{name}" if name else wanted.path for name, _, _ in signature} - wanted.names
-        if own and has_ended and not ended_well and not shows_its_end(path):
+        if own and ended_well is False and not shows_its_end(path):
             self._board.post(INCOMPLETE.format(wanted.name, output.node), True)
             return True
         try:

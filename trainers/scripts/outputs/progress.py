@@ -25,6 +25,8 @@ _SCORED_LINE = re.compile(rb"%WER (\d+(?:\.\d+)?) \[")
 _RATES = ("wer", "cer", "ser", "mer")
 # Values in evaluations by the Trainer that are not scores.
 _NO_SCORES = re.compile(r".*_(runtime|per_second|samples|preparation_time|timestamp)|epoch|step|total_flos")
+# Entries of SpeechBrain's CKPT.yaml that are not scores.
+_NO_SCORES_OF_META = ("unixtime", "end-of-epoch", "epoch")
 # Fractions that stay above the first value are rare, and so are percentages that were never above the second.
 _PERCENT_ABOVE, _PERCENT_ONCE_ABOVE = 3.0, 30.0
 _MOST_BYTES = 64 << 20
@@ -64,7 +66,7 @@ def read_progress(folder: Path) -> ScriptProgress:
         metrics |= _scores(content, is_percent)
     for name, path in files.items():
         match = _SCORED_FILE.fullmatch(name)
-        line = _SCORED_LINE.search(_head(path)) if match else None
+        line = _SCORED_LINE.search(_content(path, _HEAD_BYTES)) if match else None
         if match and line:
             metrics[f"{match[2]}_{match[1]}" if match[2] else match[1]] = float(line[1])
     wer = progress.wer if progress.wer is not None else _wer_of(metrics)
@@ -77,12 +79,14 @@ def scores_at(checkpoint: Path) -> dict[str, float]:
     if state:
         entries = _history(state)
         step = state.get("global_step")
-        own = _scores(_merged(entry for entry in entries if entry.get("step") == step), _is_percent(entries))
+        merged = {name: each for entry in entries if entry.get("step") == step for name, each in entry.items()}
+        own = _scores(merged, _is_percent(entries))
         best = re.search(r"-(\d+)$", str(state.get("best_model_checkpoint")))
         others = {"loss": _last(entries, "loss"), BEST_STEP: float(best[1]) if best else None}
         return own | {name: value for name, value in others.items() if value is not None}
     meta = _read(checkpoint / META, yaml.safe_load)
-    return {f"eval_{name.lower()}": float(value) for name, value in meta.items() if _is_score_of_meta(name, value)}
+    scores = {name: value for name, value in meta.items() if name not in _NO_SCORES_OF_META}
+    return {f"eval_{name.lower()}": number for name, value in scores.items() if (number := _number(value)) is not None}
 
 
 def _of_trainer(state: Mapping[str, Any], is_percent: bool) -> ScriptProgress:
@@ -101,7 +105,8 @@ def _of_trainer(state: Mapping[str, Any], is_percent: bool) -> ScriptProgress:
 
 def _of_speechbrain(files: Mapping[str, Path]) -> ScriptProgress:
     values: dict[str, float] = {}
-    for line in _complete_lines(files.get(TRAIN_LOG)):
+    complete = _content(files.get(TRAIN_LOG)).rpartition(b"\n")[0].decode(errors="replace")
+    for line in complete.splitlines():
         for part in line.replace(" - ", ", ").split(", "):
             name, _, text = part.partition(": ")
             with contextlib.suppress(ValueError):
@@ -145,10 +150,6 @@ def _history(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
-def _merged(entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: value for entry in entries for name, value in entry.items()}
-
-
 def _scores(entry: Mapping[str, Any], is_percent: bool) -> dict[str, float]:
     """Returns the scores in an entry logged by an evaluation, error rates in percent."""
     found = {}
@@ -179,10 +180,6 @@ def _wer_of(metrics: Mapping[str, float]) -> float | None:
     return metrics[names[0]] if names else None
 
 
-def _is_score_of_meta(name: Any, value: Any) -> bool:
-    return isinstance(name, str) and name not in ("unixtime", "end-of-epoch", "epoch") and _number(value) is not None
-
-
 def _last(entries: Iterable[Mapping[str, Any]], name: str) -> float | None:
     found = [number for entry in entries if (number := _number(entry.get(name))) is not None]
     return found[-1] if found else None
@@ -198,23 +195,15 @@ def _whole_number(value: Any) -> int | None:
     return int(number) if number is not None else None
 
 
-def _head(path: Path) -> bytes:
+def _content(path: Path | None, head_bytes: int = -1) -> bytes:
+    """Returns a file, or its beginning; empty if it cannot be read, or is too large for a file of progress."""
+    if path is None:
+        return b""
     try:
         with path.open("rb") as file:
-            return file.read(_HEAD_BYTES)
+            return file.read(head_bytes) if path.stat().st_size <= _MOST_BYTES else b""
     except OSError:
         return b""
-
-
-def _content(path: Path | None) -> bytes:
-    try:
-        return path.read_bytes() if path is not None and path.stat().st_size <= _MOST_BYTES else b""
-    except OSError:
-        return b""
-
-
-def _complete_lines(path: Path | None) -> list[str]:
-    return _content(path).rpartition(b"\n")[0].decode(errors="replace").splitlines()
 
 
 def _read(path: Path | None, parse: Callable[[bytes], Any] = json.loads) -> dict[str, Any]:

@@ -39,15 +39,8 @@ def restore(
 
     With `retention`, also restores the best ones, which programs look for at their end; if it keeps a limited number,
     restores all checkpoints of a layout that each rank reads, e.g. to average several. Deletes checkpoints that would
-    mislead the program: incomplete ones, and those ahead of the restored one, which other nodes do not have.
-
-    Args:
-        run_folder: The run folder.
-        state: State of its journal, the same on all nodes.
-        into: The output folder, absolute. Not created without a checkpoint: some programs refuse to start if it exists.
-        layouts: Layouts of the program's checkpoints.
-        retention: Decides which checkpoints are the best.
-        say: Prints a line for the user.
+    mislead the program: incomplete ones, and those ahead of the restored one, which other nodes do not have. `into` is
+    absolute, and not created without a checkpoint: some programs refuse to start if it exists.
 
     Returns:
         The newest checkpoint; None if the run has none yet.
@@ -90,16 +83,8 @@ def give_back_files(
 ) -> frozenset[str]:
     """Restores small files that the main process's node had besides its checkpoints, such as logs and a tokenizer.
 
-    Each in the version of the last attempt; existing files are kept.
-
-    Args:
-        run_folder: The run folder.
-        attempt: The newest attempt.
-        into: The output folder, absolute.
-        localize: Replaces paths in a file by the folders of this group on this node.
-
-    Returns:
-        Names of the restored files below the output folder.
+    Each is restored in the version of the last attempt; existing files are kept. `attempt` is the newest one, and
+    `localize` replaces paths in a file by the folders of this group on this node. Returns the names of the files.
     """
     keys = {
         entry.key: f"{ATTEMPTS}/{number}/{OUTPUTS}/{entry.key}"

@@ -55,7 +55,7 @@ class OutputSync:
         output: The program's output folder.
         writer: Writer of the group that is open in the journal. None: another node is the main node.
         retention: Decides which checkpoints are kept in the run folder.
-        on_progress: Called with progress on the main node, in a thread.
+        on_progress: Called on the main node, in a thread.
         node: The group's folders on this node.
     """
 
@@ -108,10 +108,7 @@ class OutputSync:
     def finish(self, *, ended_well: bool) -> None:
         """Stores the remaining files after the program has ended. All nodes call this, and wait for the main node.
 
-        If the program has ended well, all files are stored, else the small ones.
-
-        Args:
-            ended_well: True if it ended by itself without an error, so that it has left nothing incomplete.
+        If the program has ended by itself without an error, all files are stored, else the small ones.
 
         Raises:
             FencedError: another attempt or worker group has taken over.
@@ -134,7 +131,7 @@ class OutputSync:
 
     def _finish_main(self, keeper: CheckpointKeeper, *, ended_well: bool) -> None:
         self._report_progress()
-        error = self._try(lambda: keeper.keep_new(has_ended=True, ended_well=ended_well))
+        error = self._try(lambda: keeper.keep_new(ended_well=ended_well))
         if error is not None:
             keeper.give_up(str(error))
         keeper.say_what_is_left()
@@ -153,7 +150,7 @@ class OutputSync:
         while not (self._server.is_done() or self._output.is_gone(0)) and time.monotonic() < end_s:
             if self._sharing is not None:
                 self._try(self._sharing.serve, tries=1)
-            self._try(lambda: self._server.serve(has_ended=True, ended_well=ended_well), tries=1)
+            self._try(lambda: self._server.serve(ended_well=ended_well), tries=1)
             time.sleep(POLL_S)
         if ended_well:
             self._try(lambda: self._files.send_all(self._own_folder))
@@ -169,12 +166,12 @@ class OutputSync:
             self._small_files_s = time.monotonic()
             self._send_small()
         if self._keeper is None:
-            self._server.serve(has_ended=False)
+            self._server.serve()
         elif isinstance(self._sharing, FileSharer) and self._sharing.is_awaited:
             # The program may wait in the middle of a checkpoint, which is unchanged meanwhile without being complete.
             self._output.watch.restart()
         else:
-            self._keeper.keep_new(has_ended=False)
+            self._keeper.keep_new()
 
     def _send_small(self) -> None:
         self._try(lambda: self._files.send_small(self._own_folder), tries=1)
@@ -237,15 +234,8 @@ def sharing_nodes(
 ) -> frozenset[int]:
     """Returns the nodes that share the main node's output folder; called by the first process of each node.
 
-    Only the main node restores and keeps the files there: two would disturb each other, and store all files twice.
-
-    Args:
-        output: The folder on this node. None: not known.
-        group: Id of the worker group.
-        number: Number of this node; 0 is the main node.
-        count: Number of nodes in the group.
-        board: Board of the group.
-        wait_for: Waits for the value of a topic, and returns it.
+    Only the main node, number 0 of `count`, restores and keeps the files there: two would disturb each other, and store
+    all files twice. `output` is None if the folder is not known; `wait_for` returns the value of a topic of the board.
     """
     if count == 1:
         return frozenset()

@@ -56,7 +56,7 @@ class Kept:
         self.keeper.begin()
 
     def look(self) -> None:
-        self.keeper.keep_new(has_ended=False)
+        self.keeper.keep_new()
 
     def settle(self) -> None:
         """Looks twice, between which nothing changes for long enough."""
@@ -65,7 +65,7 @@ class Kept:
         self.look()
 
     def end(self, *, well: bool) -> None:
-        self.keeper.keep_new(has_ended=True, ended_well=well)
+        self.keeper.keep_new(ended_well=well)
 
     @property
     def steps(self) -> list[int]:

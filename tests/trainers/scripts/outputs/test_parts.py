@@ -45,7 +45,7 @@ class Nodes:
         self.servers = [PartServer(output) for output in outputs[1:]]
 
     def end_main(self) -> None:
-        self.keeper.keep_new(has_ended=True, ended_well=True)
+        self.keeper.keep_new(ended_well=True)
 
 
 def rng_state(folder: Path, rank: int) -> None:
@@ -69,7 +69,7 @@ def test_all_nodes_get_all_that_any_has_written(tmp_path: Path) -> None:
         while not main.done():
             # The last node waits for what the one before it has.
             for server in reversed(nodes.servers):
-                server.serve(has_ended=True)
+                server.serve(ended_well=False)
         main.result()
     (entered,) = list_checkpoints(nodes.run)
     stored = restore(nodes.run, nodes.writer.check(), tmp_path / "back", KNOWN)
@@ -90,17 +90,17 @@ def test_a_part_is_stored_once_it_does_not_change_and_may_be_nothing(tmp_path: P
     first, second = nodes.servers
     with pytest.raises(StorageError, match="node 1 has not stored its part"):
         nodes.end_main()
-    first.serve(has_ended=False)
-    second.serve(has_ended=False)
+    first.serve()
+    second.serve()
     nodes.now_s = MARKED_STABLE_S
     rng_state(nodes.folders[2], 4)
-    first.serve(has_ended=False)
-    second.serve(has_ended=False)
+    first.serve()
+    second.serve()
     with pytest.raises(StorageError, match="node 2 has not stored its part"):
         nodes.end_main()
     assert list_checkpoints(nodes.run) == []
     nodes.now_s = 2 * MARKED_STABLE_S
-    second.serve(has_ended=False)
+    second.serve()
     nodes.end_main()
     (entered,) = list_checkpoints(nodes.run)
     assert "checkpoint-3/rng_state_4.pth" in entered.files
@@ -119,9 +119,9 @@ def test_a_node_whose_storage_fails_stores_its_part_later(tmp_path: Path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(type(nodes.run.storage), "upload_file", refuse)
         with pytest.raises(StorageError, match="away"):
-            nodes.servers[0].serve(has_ended=True)
+            nodes.servers[0].serve(ended_well=False)
     for server in nodes.servers:
-        server.serve(has_ended=True)
+        server.serve(ended_well=False)
     nodes.end_main()
     assert [item.step for item in list_checkpoints(nodes.run)] == [3]
 
@@ -145,7 +145,7 @@ def test_what_a_killed_rank_has_left_half_written_is_in_no_checkpoint(tmp_path: 
     with pytest.raises(StorageError, match="node 1"):
         nodes.end_main()
     for server in nodes.servers:
-        server.serve(has_ended=True, ended_well=ended_well)
+        server.serve(ended_well=ended_well)
     nodes.end_main()
     assert [item.step for item in list_checkpoints(nodes.run)] == ([3] if ended_well else [])
 
@@ -158,6 +158,6 @@ def test_a_copy_of_what_the_main_node_has_is_never_incomplete(tmp_path: Path) ->
     with pytest.raises(StorageError, match="node 1"):
         nodes.end_main()
     for server in nodes.servers:
-        server.serve(has_ended=True, ended_well=False)
+        server.serve(ended_well=False)
     nodes.end_main()
     assert [item.step for item in list_checkpoints(nodes.run)] == [3]
