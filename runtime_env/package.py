@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from runtime_env.tree import ENTRY, Tree, TreeFile, unreadable
 from trainers.errors import ConfigError
@@ -176,12 +176,9 @@ def _check_contents(path: Path, sha256: str) -> None:
 
 @dataclass(frozen=True)
 class PackageSize:
-    """The size that a package has, or would have.
+    """The size that a package has, or would have; `zip_bytes` of one that does not fit is where that was detected.
 
-    Attributes:
-        total_bytes: All files together, unpacked.
-        zip_bytes: Size of the zip; if it does not fit, its size when that was detected.
-        shipped: Number of added files from elsewhere (data.ship), with `shipped_bytes` in total.
+    `shipped` is the number of added files from elsewhere (data.ship).
     """
 
     root: Path
@@ -261,17 +258,10 @@ def unpacked_size(tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
     return PackageSize(tree.root, files, total, 0, fits, tuple(largest), len(added), shipped_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(NamedTuple):
     name: str
     source: Path | bytes
     executable: bool = False
-
-    def open(self) -> IO[bytes]:
-        return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
-
-    def size_bytes(self) -> int:
-        return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
 
 
 class _TooLargeError(Exception):
@@ -330,8 +320,10 @@ def _write(members: Iterable[_Member], file: IO[bytes]) -> None:
             info.create_system = UNIX
             info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = (stat.S_IFREG | (0o755 if member.executable else 0o644)) << 16
-            info.file_size = member.size_bytes()
-            with member.open() as source, archive.open(info, "w") as target:
+            given = member.source
+            info.file_size = len(given) if isinstance(given, bytes) else given.stat().st_size
+            opened = io.BytesIO(given) if isinstance(given, bytes) else given.open("rb")
+            with opened as source, archive.open(info, "w") as target:
                 while chunk := source.read(CHUNK_BYTES):
                     unpacked += len(chunk)
                     if unpacked >= MAX_UNPACKED_BYTES or file.tell() >= LIMIT_BYTES:

@@ -78,11 +78,9 @@ def unreadable(error: OSError) -> ConfigError:
 
 @dataclass(frozen=True)
 class Rules:
-    """Patterns from one source, which apply to everything below a folder.
+    """Patterns from one source, which apply to everything below an absolute folder, the base.
 
-    Attributes:
-        base: That folder, absolute.
-        may_readmit: True if one of the patterns, with !, includes again what another leaves out.
+    `may_readmit` is True if one of the patterns, with !, includes again what another leaves out.
     """
 
     base: str

@@ -87,11 +87,8 @@ class LocalPart(RayUpPart):
             f"({locked}) 9> $d/lock < /dev/null > /dev/null 2>&1 &"
         ]
 
-    def ready_file(self, pools: Mapping[str, PoolPart]) -> str:
-        return "gaudi.yaml" if _have_gaudi(pools) else "local.yaml"
-
     def about(self, pools: Mapping[str, PoolPart]) -> str:
-        if _have_gaudi(pools):
+        if any(pool.hardware == "hpu" for pool in pools.values()):
             return (
                 "Own hosts with Gaudi accelerators, reached over SSH. Scripts use them (docs/accelerators.md), recipes "
                 "the CPUs."
@@ -105,10 +102,6 @@ class LocalPart(RayUpPart):
             "that failed, but starts Ray again where none answers. Each start shows how the one before ended.",
             "provider": "Addresses by which the hosts reach each other. All of the workers join.",
         }
-
-
-def _have_gaudi(pools: Mapping[str, PoolPart]) -> bool:
-    return any(pool.hardware == "hpu" for pool in pools.values())
 
 
 def _local_hosts_join(file: ClusterFile) -> Iterator[Violation]:

@@ -19,12 +19,7 @@ TIMEOUT_S = 2.0
 
 
 class Notice(NamedTuple):
-    """Notice that the cloud is about to take this machine away.
-
-    Attributes:
-        text: The cloud's reason, for the log and for Ray.
-        at_s: Time when the machine may be gone; seconds since 1970, UTC.
-    """
+    """Notice, with its reason, that the machine may be gone at a time; seconds since 1970, UTC."""
 
     text: str
     at_s: float
@@ -57,15 +52,10 @@ class Cloud(Protocol):
 
 def read_json(response: httpx.Response, name: str) -> dict[str, Any]:
     """Returns the JSON object of a response; raises OSError if the response is not one."""
-    if response.status_code != 200:
-        raise OSError(f"{name}'s metadata service answers with {response.status_code}")
     try:
-        content = response.json()
-    except ValueError as error:
-        raise OSError(f"{name}'s metadata service does not answer with JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise OSError(f"{name}'s metadata service does not answer with a JSON object")
-    return content
+        return dict(response.raise_for_status().json())
+    except (httpx.HTTPStatusError, TypeError, ValueError) as error:
+        raise OSError(f"{name}'s metadata service does not answer with a JSON object: {error}") from None
 
 
 HEAD = "head"
@@ -99,12 +89,8 @@ class RayUpPart(Part):
     def provider_section(self) -> dict[str, Any]:
         """Returns Ray's `provider`."""
 
-    def limits(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
-        """Returns the limits to which the cluster grows, and when it shrinks."""
-        return {}
-
     def node_types(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
-        """Returns the node types that Ray starts; raises ConfigError if a node lacks what the provider needs."""
+        """Returns the node types that Ray starts, and limits; raises ConfigError if a node lacks what it needs."""
         return {}
 
     @abstractmethod
@@ -118,10 +104,6 @@ class RayUpPart(Part):
     def worker_start_commands(self, start: str) -> list[str]:
         """Returns the shell commands that start Ray on a worker anew, from the one that starts it."""
         return ["ray stop", start]
-
-    def ready_file(self, pools: Mapping[str, PoolPart]) -> str:
-        """Returns the name of the rendered file."""
-        return f"{self.provider}.yaml"
 
     @abstractmethod
     def about(self, pools: Mapping[str, PoolPart]) -> str:
@@ -158,10 +140,6 @@ class CloudPart(RayUpPart):
         """Options of the preemption agent, which sends requests to this cloud only."""
         return f" --provider {self.provider}"
 
-    def limits(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
-        most = sum(pool.max for pool in pools.values())
-        return {"max_workers": most, "idle_timeout_minutes": self.idle_timeout_minutes}
-
     def node_types(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
         if head.instance is None:
             raise ConfigError(f"{HEAD}.instance: missing; name an instance type")
@@ -185,7 +163,12 @@ class CloudPart(RayUpPart):
                 "labels": {"pool": name, MARKET_TYPE: market, **pool.labels},
                 "node_config": self.node_config(pool.instance, pool),
             }
-        return {"head_node_type": HEAD, "available_node_types": found}
+        return {
+            "max_workers": sum(pool.max for pool in pools.values()),
+            "idle_timeout_minutes": self.idle_timeout_minutes,
+            "head_node_type": HEAD,
+            "available_node_types": found,
+        }
 
     def head_start(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> tuple[dict[str, str], dict[str, Any]]:
         return growth_variables(head, pools), {}

@@ -53,7 +53,7 @@ def ray_up_file(spec: ClusterSpec) -> str:
         raise ConfigError("ray_up: missing; say which provider starts the nodes, e.g. ray_up: {provider: local, …}")
     if part.needs_image and spec.image is None:
         raise ConfigError("image: missing; nodes of a cloud run an image, built from cluster_configs/Dockerfile")
-    content: dict[str, Any] = {"cluster_name": spec.name, **part.limits(spec.pools)}
+    content: dict[str, Any] = {"cluster_name": spec.name}
     auth = {"ssh_user": part.user, **({"ssh_private_key": part.private_key} if part.private_key else {})}
     content |= {"provider": part.provider_section(), "auth": auth}
     if spec.image is not None:
@@ -159,7 +159,7 @@ def _head(spec: ClusterSpec, part: RayUpPart) -> str:
     on_cpus = " --set scaling.use_gpu=false --set scaling.resources_per_worker.GPU=0" if gaudi else ""
     return (
         f"{part.about(spec.pools)} Rendered by `rayscribe cluster render`; change the spec, and render it again.\n"
-        f"  rayscribe cluster up {part.ready_file(spec.pools)}\n"
+        "  rayscribe cluster up FILE\n"
         f"  rayscribe submit {shlex.quote(spec.recipe)} --cluster {spec.name} "
         f"--set {shlex.quote(f'run.storage_path={spec.storage}')}{on_cpus}\n"
     )

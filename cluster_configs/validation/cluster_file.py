@@ -40,12 +40,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Script:
-    """Shell text that one shell runs.
-
-    Attributes:
-        environment: Variables that the file starts it with.
-        whole_file: True if its first line is the file's first line.
-    """
+    """Shell text that one shell runs, with the variables that the file starts it with; or a complete file."""
 
     place: SourceLocation
     text: str
@@ -67,15 +62,12 @@ class Script:
 
 @dataclass(frozen=True)
 class Pool:
-    """Nodes of one kind.
+    """Nodes of one kind: what Ray counts on each, and the maximum number of nodes; None if the file does not say.
 
     Attributes:
         node: Their description in the file.
         head: True if Ray's head, and with it the driver of jobs, runs there.
         spot: The setting that makes them spot nodes; None if they are not.
-        cpus: CPUs that Ray counts on a node; None if the file does not say.
-        accelerators: GPUs or HPUs likewise; None if the file does not say.
-        maximum: Maximum number of nodes; None if the file does not say.
     """
 
     node: Node

@@ -110,7 +110,7 @@ def _variables(owner: Node) -> Iterator[Variable]:
         if entry.get("value").present:
             yield Variable(entry.get("value").place, entry.get("value").text, entry.get("name").text)
     runtime_env = owner.get("spec", "runtimeEnvYAML")
-    with contextlib.suppress(YamlError):  # a rule reports it
+    with contextlib.suppress(YamlError):  # KubeRay reports it
         for name, node in (item for part in parse_yaml(runtime_env.text) for item in part.get("env_vars").items()):
             yield Variable(runtime_env.place, node.text, name)
 

@@ -21,10 +21,9 @@ from cluster_configs.validation.kubernetes_file import (
     quantity,
     ray_clusters,
 )
-from cluster_configs.validation.yaml_nodes import Node, SourceLocation, parse_yaml
+from cluster_configs.validation.yaml_nodes import Node, SourceLocation
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.config.storage_location import is_absolute, is_url, unsupported_url
-from trainers.config.strict_loading import YamlError
 
 GAUDI = "habana.ai/gaudi"
 _POOL_SIZES = (("min_workers", "max_workers"), ("minReplicas", "maxReplicas"), ("replicas", "maxReplicas"))
@@ -224,16 +223,6 @@ def _job_frees_nodes(file: ClusterFile) -> Iterator[Violation]:
             yield Violation.at(ends, "set it to true: the job's GPUs stay taken after its end")
 
 
-def _runtime_env(file: ClusterFile) -> Iterator[Violation]:
-    for document in file.of_kind("RayJob"):
-        node = document.get("spec", "runtimeEnvYAML")
-        try:
-            if node.present and not all(part.children for part in parse_yaml(node.text)):
-                yield Violation(node.place, node.text[:60], "give a mapping, e.g. env_vars: {NAME: value}")
-        except YamlError as error:
-            yield Violation(node.place, error.reason, "fix the YAML inside the text")
-
-
 RULES = (
     Rule("same-version", ALL, _same_version),
     Rule("pinned-image", ALL, _pinned_images),
@@ -246,5 +235,4 @@ RULES = (
     Rule("container-resources", KUBERNETES, _container_resources),
     Rule("ray-start-blocks", KUBERNETES, _ray_start_blocks),
     Rule("job-frees-nodes", KUBERNETES, _job_frees_nodes),
-    Rule("job-runtime-env", KUBERNETES, _runtime_env),
 )

@@ -11,12 +11,7 @@ from trainers.config.strict_loading import StrictLoader, YamlError, yaml_errors
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """Location of a value in a file.
-
-    Attributes:
-        path: Keys and indexes that lead there, as text; empty in scripts.
-        line: Counted from 1; None if it is not known.
-    """
+    """Location of a value in a file: the keys and indexes that lead there, and the line, counted from 1, if known."""
 
     path: str = ""
     line: int | None = None
@@ -89,11 +84,7 @@ def joined(path: str, key: str | int) -> str:
 
 
 def parse_yaml(text: str) -> list[Node]:
-    """Returns the documents of a text; empty ones are left out.
-
-    Raises:
-        YamlError: it is not YAML, has a key twice, or is too deep or too large once aliases are expanded.
-    """
+    """Returns the documents of a text, without empty ones; raises YamlError as `load_yaml`."""
     documents = []
     with yaml_errors():
         loader = StrictLoader(text)

@@ -17,7 +17,6 @@ class OptionalPackage:
     Attributes:
         value: The value, with its field.
         modules: Modules, any of which is sufficient.
-        requirements: The pip requirements that provide it.
         alternative: What to do without the packages.
         extra: Rayscribe's extra that has them. None: no extra has them.
     """

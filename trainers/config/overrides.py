@@ -10,11 +10,7 @@ Override = tuple[tuple[str, ...], Any]
 
 
 def parse_override(text: str) -> Override:
-    """Parses `a.b=value`, the value as YAML (`null`, `3`, `[a, b]`).
-
-    Raises:
-        ConfigError: there is no `=`, no key, or the value is not YAML.
-    """
+    """Parses `a.b=value`, the value as YAML (`null`, `3`, `[a, b]`); raises ConfigError if it has another form."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: write it as key.subkey=value, e.g. --set training.max_steps=200")

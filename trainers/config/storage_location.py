@@ -139,11 +139,7 @@ def is_absolute(path: str) -> bool:
 
 
 def in_home(path: str) -> Path:
-    """Returns a path of this machine with a leading `~` replaced by the user's home folder.
-
-    Raises:
-        ConfigError: the home folder is unknown, as in a container whose user has no name, or the user does not exist.
-    """
+    """Returns a path with a leading `~` replaced by the user's home folder; raises ConfigError if that is unknown."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -35,12 +35,7 @@ class YamlError(Exception):
 
 
 def load_yaml_file(path: Path) -> Any:
-    """Returns the single document in a UTF-8 file; None if the file is empty.
-
-    Raises:
-        OSError: the file cannot be opened.
-        YamlError: see `load_yaml`.
-    """
+    """Returns the single document in a UTF-8 file, or None; raises OSError, and YamlError as `load_yaml`."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -63,11 +58,7 @@ def load_yaml(text: str) -> Any:
 
 
 def load_json(text: str) -> Any:
-    """Returns the value of a JSON text.
-
-    Raises:
-        ValueError: the text is not JSON, is nested too deeply, or has a key twice.
-    """
+    """Returns the value of a JSON text; raises ValueError if it is not JSON, nested too deeply, or has a key twice."""
     try:
         return _JSON.decode(text)
     except RecursionError:
@@ -75,11 +66,7 @@ def load_json(text: str) -> Any:
 
 
 def load_json_list(text: str) -> list[tuple[int, Any]]:
-    """Returns the values in a JSON list, each with the line on which it begins, from 1.
-
-    Raises:
-        ValueError: as for `load_json`, or the text is not a list.
-    """
+    """Returns the values in a JSON list, each with its line, from 1; raises ValueError like `load_json`."""
     if not isinstance(load_json(text), list):
         raise ValueError("it is not a list")
     values, line, end = [], 1, 0

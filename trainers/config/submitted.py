@@ -28,11 +28,7 @@ OVERRIDES_RECORD = ".rayscribe/overrides.yaml"
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """Returns the canonical text of a config: compact JSON in ASCII, in the order of its keys.
-
-    Raises:
-        ConfigError: the config has a number that JSON cannot represent.
-    """
+    """Returns the canonical text of a config, compact JSON; raises ConfigError for a number that is not finite."""
     try:
         text = json.dumps(config, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -42,11 +38,7 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 
 def read_submitted(environment: Mapping[str, str], working_dir: Path) -> AnyConfig:
-    """Returns the config of this attempt, from the variables of the process and the folder of the unpacked package.
-
-    Raises:
-        ConfigError: the variable has no submitted config.
-    """
+    """Returns this attempt's config, from the process's variables and the package's folder; raises ConfigError."""
     try:
         content = json.loads(environment[CONFIG_VARIABLE])
         runtime_env = content["job"].get("runtime_env", {})
@@ -71,11 +63,7 @@ def growth_text(growth: Mapping[str, float]) -> str:
 
 
 def read_growth(text: str) -> dict[str, float]:
-    """Parses a value of GROWTH_VARIABLE into the maximum of each logical resource; empty if the cluster does not grow.
-
-    Raises:
-        ConfigError: the value has another form.
-    """
+    """Parses a value of GROWTH_VARIABLE, which is empty if the cluster does not grow; raises ConfigError."""
     growth = {}
     for item in filter(None, text.split(",")):
         name, _, value = (part.strip() for part in item.partition("="))

@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from errno import ENOSPC
 from pathlib import Path
 
 from trainers.config.schema import ScriptConfig
@@ -112,10 +111,9 @@ class NodeFolder:
             self.own.mkdir(parents=True, exist_ok=True)
             if self.copied_from is not None:
                 shutil.copytree(self.copied_from, self.own / "package", symlinks=True)
-        except (OSError, shutil.Error) as error:
-            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
-            fix = "free some space" if getattr(error, "errno", None) == ENOSPC else "see who may read and write there"
-            raise StorageError(f"{self.own}: {self.copied_from} cannot be copied there: {reason}; {fix}") from error
+        except OSError as error:
+            reason = f"{error.strerror or error}; see its free space, and who may read and write there"
+            raise StorageError(f"{self.own}: {self.copied_from} cannot be copied there: {reason}") from error
         if self.work.is_dir():
             return
         if self.working_dir is not None:

@@ -75,11 +75,7 @@ def _open_bucket(scheme: str, root: str, policy: RetryPolicy, options: StorageOp
 
 
 def try_out(root: str, storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS) -> None:
-    """Checks within seconds that a storage can be written, read and listed; leaves nothing there.
-
-    Raises:
-        StorageError: the storage cannot be used.
-    """
+    """Raises StorageError within seconds for a storage that cannot be written, read and listed; leaves nothing."""
     folders = [] if root.startswith(URL_SCHEMES) else [Path(root), *Path(root).parents]
     made = [path for path in folders if not os.path.lexists(path)]
     try:

@@ -257,7 +257,6 @@ def _explain(error: BaseException) -> Explanation | None:
         errno.ENOSPC: f"free some space, as host {socket.gethostname()} sees it, or choose another storage path",
         errno.EDQUOT: "free some of the quota or choose another storage path",
         errno.ENOTDIR: "there is a file where a folder is needed: choose another storage path",
-        errno.EOPNOTSUPP: "use a file system with hard links",
         errno.EISDIR: "there is a folder where a file is needed: choose another key",
     }
     kind = FullDiskError if error.errno in NUMBERS else StorageError

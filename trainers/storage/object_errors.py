@@ -21,11 +21,7 @@ from trainers.storage.retry import TRANSIENT_STATUSES, Explanation
 
 
 class ErrorKind(Enum):
-    """The kind of error of a service, or of the connection to it, with its explanation.
-
-    In an explanation, {said} stands for the message of the error, {allow} for the permission that is missing, and other
-    names in braces for those of the bucket and the service.
-    """
+    """The kind of error of a service, or of the connection to it, with its explanation; for {…} `explanation_of`."""
 
     MISSING = Explanation("there is no such object", "check the key, and that {endpoint} is the service")
     NO_BUCKET = Explanation(

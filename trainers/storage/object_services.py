@@ -48,7 +48,6 @@ class ObjectService(ABC):
     """Access to the buckets of one service; credentials are each process's own, and not part of it.
 
     Attributes:
-        scheme: Scheme of its URLs.
         name: Name in messages.
         variables: Prefixes of the names of its environment variables.
         set_credentials: The fix for missing or wrong credentials.
@@ -114,11 +113,7 @@ class GoogleStorage(ObjectService):
 
     @classmethod
     def of(cls, endpoint_url: str | None) -> "GoogleStorage":
-        """Returns the service in the config, or in STORAGE_EMULATOR_HOST.
-
-        Raises:
-            StorageError: the value is not the URL of a service.
-        """
+        """Returns the service in the config, or in STORAGE_EMULATOR_HOST; raises StorageError if it is not a URL."""
         found = endpoint_url or os.environ.get(EMULATOR_VARIABLE)
         if not found:
             return cls(None)
@@ -138,11 +133,7 @@ class GoogleStorage(ObjectService):
 
 @dataclass(frozen=True)
 class AzureBlobs(ObjectService):
-    """A storage account of Azure, or of an emulator.
-
-    Attributes:
-        account: Its name.
-    """
+    """A storage account of Azure, or of an emulator, by its name."""
 
     scheme = AZ_SCHEME
     name = "Azure"

@@ -14,11 +14,7 @@ FOR_OTHERS = 0o077
 
 
 def own_temporary_folder(purpose: str) -> Path:
-    """Makes or finds this user's folder for a purpose, whose name can be guessed by other users.
-
-    Raises:
-        StorageError: another user has made the folder, and could replace files in it; or there is no room.
-    """
+    """Makes or finds this user's folder; raises StorageError if another user, who could change it, has made it."""
     path = Path(tempfile.gettempdir()) / f"rayscribe-{purpose}-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from trainers.errors import StorageError
 from trainers.storage.base import Entry, Storage
 
 
@@ -74,20 +73,9 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         self.storage.delete_tree(self._key(path))
 
-    def delete_root_dir_contents(self) -> None:
-        raise StorageError(f"{self.storage.url()} is not emptied: name a folder in it")
-
     def delete_file(self, path: str) -> None:
         self._require(path)
         self.storage.delete(self._key(path))
-
-    def move(self, src: str, dest: str) -> None:
-        self.copy_file(src, dest)
-        self.storage.delete(self._key(src))
-
-    def copy_file(self, src: str, dest: str) -> None:
-        self._require(src)
-        self.storage.copy_file(self._key(src), self._key(dest))
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
         return self.open_input_file(path)
@@ -99,8 +87,10 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]
     def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
         return pa.PythonFile(_Upload(self.storage, self._key(path)), mode="w")
 
-    def open_append_stream(self, path: str, metadata: Any) -> pa.NativeFile:
-        raise NotImplementedError("objects of a bucket are replaced, not appended to")
+    def _refuse(self, *arguments: Any) -> Any:
+        raise NotImplementedError("Ray has no need of it")
+
+    move = copy_file = open_append_stream = delete_root_dir_contents = _refuse
 
     def _key(self, path: str) -> str:
         return path.removeprefix(self.root).strip("/")

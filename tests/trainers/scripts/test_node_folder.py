@@ -58,7 +58,7 @@ def test_folders_of_keepers_that_were_killed_go_and_those_of_others_stay(package
     ("working_dir", "problem"),
     [
         ("sub", r"^script\.working_dir: .*gone is not a folder on this node"),
-        (None, "^[^:]*gone is not on this node, .*--submit"),
+        (None, "^[^:]*gone is not on this node\\. .*--submit"),
     ],
 )
 def test_a_folder_that_is_not_there_is_named_by_who_has_named_it(

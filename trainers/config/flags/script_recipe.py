@@ -131,9 +131,9 @@ def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[
             raise ConfigError(f"{script}: --{name} is missing: name {what}")
     added = _defaults(script, values)
     both = {**added, **values}
-    if problem := _uneven(both):
-        left_out = (*left_out, problem)
-        both.pop("eval_steps")
+    each, save = both.get("eval_steps"), both["save_steps"]
+    if each is not None and save % each:
+        left_out = (*left_out, f"--eval_steps {both.pop('eval_steps')}: {_EVERY_CHECKPOINT.format(save)}")
     fields = [*overrides, *overrides_of(both)]
     fields += _global_batch(apply_overrides({}, fields))
     content = apply_overrides(base_of_flags(both, fields), fields)
@@ -208,8 +208,9 @@ def _read(script: str, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[
         values.pop("freeze_feature_encoder")
     if (values.get("max_steps") or -1) > 0:
         values.pop("num_train_epochs", None)
-    if problem := _unreadable_ds_config(values):
-        left_out.append(problem)
+    path = values.get("deepspeed")
+    if path is not None and (unread := read_ds_config({"strategy": {"ds_config": path}})[1]):
+        left_out.append(f"--deepspeed {unread[0].removeprefix('strategy.ds_config: ')}")
         values.pop("deepspeed")
     return values, tuple(left_out)
 
@@ -257,14 +258,6 @@ def _scored_note(data: Mapping[str, Any]) -> str:
     )
 
 
-def _uneven(values: Mapping[str, Any]) -> str | None:
-    """Returns a note if the script would score the validation set between checkpoints, else None."""
-    each, save = values.get("eval_steps"), values["save_steps"]
-    if each is None or save % each == 0:
-        return None
-    return f"--eval_steps {each}: {_EVERY_CHECKPOINT.format(save)}"
-
-
 def _global_batch(content: Mapping[str, Any]) -> list[Override]:
     """Sets the global batch to that of the most workers, where the number of workers is elastic."""
     count, training = content.get("scaling", {}).get("num_workers"), content["training"]
@@ -272,11 +265,3 @@ def _global_batch(content: Mapping[str, Any]) -> list[Override]:
         return []
     each = training["per_device_train_batch_size"] * training.get("gradient_accumulation_steps", 1)
     return [(("training", "global_batch_size"), each * count["max"])]
-
-
-def _unreadable_ds_config(values: Mapping[str, Any]) -> str | None:
-    path = values.get("deepspeed")
-    if path is None:
-        return None
-    _, unread = read_ds_config({"strategy": {"ds_config": path}})
-    return f"--deepspeed {path}: {unread[0].partition(f'{path}: ')[2]}" if unread else None

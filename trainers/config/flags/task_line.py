@@ -302,10 +302,8 @@ def storage_override(environment: Mapping[str, str]) -> list[Override]:
 def with_corpus(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Override]]:
     """Separates the flags that name a corpus: returns the values without them, and the fields that they set.
 
-    For example, `--dataset common_voice:/data/cv --name sr`, a corpus with splits in its own format.
-
-    Raises:
-        ConfigError: a location in this format has only one split, or the location is wrong.
+    For example, `--dataset common_voice:/data/cv --name sr`, a corpus with splits in its own format. Raises ConfigError
+    if the location is wrong, or has only one split.
     """
     given = next((values[flag] for flag in _DATASET if values.get(flag) is not None), None)
     name, colon, path = str(given).partition(":")

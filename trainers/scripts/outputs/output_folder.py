@@ -171,14 +171,15 @@ def note_on_overwriting(words: Sequence[str], working_dir: Path) -> str | None:
             f"script.command: {OPTION} has the program ignore its checkpoints: it is kept at the first start, and left "
             "out where the run goes on from a checkpoint"
         )
-    name, where = OPTION.removeprefix("--"), None
-    if any(_ELSEWHERE.search(word) for word in words if not word.startswith("--")):
-        where = "a text for a shell or an override"
-    elif any(_places(with_files(words, working_dir))) or str(arguments_of(words, working_dir).get(name)).lower() in _ON:
-        where = "a file of arguments"
-    return where and (
-        f"script.command: {name} in {where} has the program ignore its checkpoints, so it starts over at every "
-        f"restart: take it out there, or give the program {OPTION} as an argument, which is left out then"
+    name = OPTION.removeprefix("--")
+    is_in_text = any(_ELSEWHERE.search(word) for word in words if not word.startswith("--"))
+    is_in_file = str(arguments_of(words, working_dir).get(name)).lower() in _ON
+    if not (is_in_text or is_in_file or any(_places(with_files(words, working_dir)))):
+        return None
+    return (
+        f"script.command: {name} in a text for a shell, an override or a file of arguments has the program ignore its "
+        f"checkpoints, so it starts over at every restart: take it out there, or give the program {OPTION} as an "
+        "argument, which is left out then"
     )
 
 
