@@ -68,7 +68,8 @@ def closure(
     Raises:
         LookupError: one of `requirements` has no pin, or a package is not installed.
     """
-    environments = [_environment(python) for python in pythons]
+    linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64"}
+    nodes = [{**linux, "python_version": python, "python_full_version": f"{python}.0"} for python in pythons]
     direct = [Requirement(line) for line in requirements]
     for item in direct:
         if canonical(item.name) not in pins:
@@ -83,19 +84,10 @@ def closure(
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
-            lines = (Requirement(line) for line in requires(name) or [])
-            waiting += [line for line in lines if _applies(line, extra, environments)]
+            for line in map(Requirement, requires(name) or []):
+                if line.marker is None or any(line.marker.evaluate({**node, "extra": extra}) for node in nodes):
+                    waiting.append(line)
     return {name for name, _ in seen}
-
-
-def _environment(python: str) -> dict[str, str]:
-    linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64"}
-    return {**linux, "python_version": python, "python_full_version": f"{python}.0"}
-
-
-def _applies(requirement: Requirement, extra: str, environments: Iterable[dict[str, str]]) -> bool:
-    marker = requirement.marker
-    return marker is None or any(marker.evaluate({**each, "extra": extra}) for each in environments)
 
 
 def main(arguments: list[str]) -> int:

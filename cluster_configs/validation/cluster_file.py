@@ -62,7 +62,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Pool:
-    """Nodes of one kind: what Ray counts on each, and the maximum number of nodes; None if the file does not say.
+    """Nodes of one kind: what Ray counts on each, None if the file does not say, and the maximum number of nodes.
 
     Attributes:
         node: Their description in the file.
@@ -75,7 +75,7 @@ class Pool:
     spot: Node | None
     cpus: float | None
     accelerators: float | None
-    maximum: float | None
+    maximum: float
 
 
 @dataclass(frozen=True)

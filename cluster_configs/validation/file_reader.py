@@ -156,5 +156,5 @@ def _pools(document: Node) -> Iterator[Pool]:
             spot=provider.spot_setting(node.get("node_config")) if provider is not None else None,
             cpus=resources.get("CPU").number,
             accelerators=sum(count or 0 for count in given) if given else None,
-            maximum=node.get("max_workers").number if node.get("max_workers").present else None,
+            maximum=1 if (most := node.get("max_workers").number) is None else most,
         )

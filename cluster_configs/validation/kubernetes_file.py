@@ -130,7 +130,7 @@ def _pools(cluster: Node) -> Iterator[Pool]:
             spot=_spot(pod),
             cpus=resource(main, "cpu") if own_cpus is None else own_cpus,
             accelerators=sum(counts),
-            maximum=1 if head else group.get("maxReplicas").number,
+            maximum=1 if head or (most := group.get("maxReplicas").number) is None else most,
         )
 
 

@@ -42,15 +42,11 @@ def _cpus_for_data(file: ClusterFile) -> Iterator[Violation]:
     )
     if not any(pool.accelerators for pool in file.pools) or any(pool.cpus is None for pool in file.pools):
         return
-    cpus = sum((pool.cpus or 0) * _size(pool.maximum) for pool in file.pools)
-    workers = sum((pool.accelerators or 0) * _size(pool.maximum) for pool in file.pools)
+    cpus = sum((pool.cpus or 0) * pool.maximum for pool in file.pools)
+    workers = sum((pool.accelerators or 0) * pool.maximum for pool in file.pools)
     if cpus < workers + CPUS_FOR_DATA:
         pool = next(pool for pool in file.pools if pool.accelerators)
         yield Violation(pool.node.place, f"{cpus:g} CPU and {workers:g} accelerators in all", fix)
-
-
-def _size(maximum: float | None) -> float:
-    return 1 if maximum is None else maximum
 
 
 def _accelerators_declared(file: ClusterFile) -> Iterator[Violation]:

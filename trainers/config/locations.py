@@ -80,19 +80,14 @@ def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     The fields of a mix are `mix.<number of the member>.<field>`.
     """
     for part, field in _path_fields():
-        value = content[part].get(field) if isinstance(content.get(part), Mapping) else None
+        value = value_at(content, (part, field))
         if isinstance(value, str):
             yield part, field, value
-    data = content.get("data")
-    for number, member in enumerate(_members(data) if isinstance(data, Mapping) else ()):
+    members = value_at(content, ("data", _MIX))
+    for number, member in enumerate(members if isinstance(members, list | tuple) else ()):
         for part, field in DATA_FIELDS:
             if isinstance(member, Mapping) and isinstance(member.get(field), str):
                 yield part, f"{_MIX}.{number}.{field}", member[field]
-
-
-def _members(data: Mapping[str, Any]) -> Sequence[Any]:
-    members = data.get(_MIX)
-    return members if isinstance(members, list | tuple) else ()
 
 
 def set_path(content: dict[str, Any], part: str, field: str, value: str) -> None:

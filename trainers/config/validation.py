@@ -84,7 +84,11 @@ def examined(
 
 
 def _lines(problems: Sequence[Any], model: type[BaseModel]) -> list[str]:
-    lines = [line for problem in problems[:MAX_PROBLEMS] for line in _describe(problem, model)]
+    lines: list[str] = []
+    for problem in problems[:MAX_PROBLEMS]:
+        name = ".".join(_walk(_steps(problem), model)[0])
+        of_rule = problem["ctx"]["problems"] if problem["type"] == RULE else ()
+        lines += [f"{name}: {text}" if name else text for text in of_rule] or [_described(problem, model)]
     # A misspelled key is one problem: the field that it means is not reported as missing.
     meant = {line.rpartition(_MEANT)[2] for line in lines}
     return [line for line in lines if f"{line.partition(_MISSING)[0]}?" not in meant]
@@ -146,13 +150,6 @@ class Problems:
             passing = (kind for kind in kinds if not kind.final)
             kind = next(passing, ConfigError if ConfigError in kinds else kinds[0])
             raise kind(_listed([str(each) for each in self.found], origin))
-
-
-def _describe(problem: Any, model: type[BaseModel]) -> list[str]:
-    if problem["type"] != RULE:
-        return [_described(problem, model)]
-    name = ".".join(_walk(_steps(problem), model)[0])
-    return [f"{name}: {text}" if name else text for text in problem["ctx"]["problems"]]
 
 
 def _described(problem: Any, model: type[BaseModel]) -> str:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, Pipe
@@ -89,13 +88,12 @@ class ObjectClient:
 
     def listed(self, folder: str, after: str | None = None, until: str | None = None) -> list[Entry]:
         """Returns the objects below a folder, "" for all, by name: those after `after`, up to `until`."""
-        return list(self._chunks(folder, after, until))
-
-    def _chunks(self, folder: str, after: str | None, until: str | None) -> Iterator[Entry]:
+        found: list[Entry] = []
         for chunk in self._store.list(prefix=folder or None, offset=after, chunk_size=1000):
-            yield from map(_entry, chunk)
-            if until is not None and chunk and chunk[-1]["path"] >= until:
-                return
+            found += map(_entry, chunk)
+            if until is not None and found and found[-1].key >= until:
+                break
+        return found
 
     def folders(self, folder: str) -> list[str]:
         """Returns the folders directly below a folder."""

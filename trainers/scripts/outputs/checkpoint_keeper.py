@@ -193,11 +193,8 @@ class NewestAndBest(RetentionPolicy):
         """Returns the best checkpoint by each score, the newest of equal ones, and the one that the newest names."""
         names = sorted({name for item in checkpoints for name in item.finite_metrics} - _NO_SCORES)
         policies = [RetentionPolicy(None, name, "max" if _LARGER_IS_BETTER.search(name) else "min") for name in names]
-        found = [policy.best(checkpoints) for policy in policies] + [_named_best(checkpoints)]
+        last = newest(checkpoints)
+        named = last.metrics.get(BEST_STEP) if last is not None else None
+        found = [policy.best(checkpoints) for policy in policies]
+        found.append(newest(item for item in checkpoints if item.step == named))
         return list({item.name: item for item in found if item is not None}.values())
-
-
-def _named_best(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
-    last = newest(checkpoints)
-    step = last.metrics.get(BEST_STEP) if last is not None else None
-    return newest(item for item in checkpoints if item.step == step)
