@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
@@ -157,7 +158,8 @@ class Program:
         Raises:
             ConfigError: the program cannot be started; names program and node.
         """
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._mark = uuid4().hex
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -168,7 +170,8 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509 -- it calls one function of libc, loaded before
+                # It dies with the thread that starts it.
+                preexec_fn=partial(libc.prctl, PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 -- only libc runs
             )
         except OSError as error:
             raise ConfigError(
@@ -283,25 +286,11 @@ class Program:
 
 def _behind_shells(process: psutil.Process) -> list[psutil.Process]:
     """Returns a process or, for a shell with children, the processes that it waits for."""
-    children = process.children() if _is_shell(process) else []
-    return [found for child in children for found in _behind_shells(child)] or [process]
-
-
-def _is_shell(process: psutil.Process) -> bool:
+    children: list[psutil.Process] = []
     # A process that has just ended, or of another user, has no path.
     with contextlib.suppress(psutil.Error):
-        return Path(process.exe()).name in SHELLS
-    return False
-
-
-def _die_with_parent() -> Callable[[], None]:
-    """Returns a function for new processes that makes them die with the thread that starts them; Linux only."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def ask() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    return ask
+        children = process.children() if Path(process.exe()).name in SHELLS else []
+    return [found for child in children for found in _behind_shells(child)] or [process]
 
 
 def program_words(part: ScriptPart, words: Sequence[str], work: Path, local_rank: int | None = None) -> list[str]:

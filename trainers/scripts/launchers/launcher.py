@@ -189,11 +189,6 @@ def count_of(given: Given, name: str, least: int = 1, also: str = "") -> int | N
     return int(text)
 
 
-def as_documented(word: str) -> str:
-    """Returns a word unchanged."""
-    return word
-
-
 def with_underscores(word: str) -> str:
     """Returns the documented spelling of a name with dashes, such as `--nproc-per-node`."""
     return f"--{word[2:].replace('-', '_')}" if word.startswith("--") else word
@@ -226,7 +221,7 @@ class Launcher:
     options: tuple[Option, ...]
     read: Callable[[Given, Mapping[str, str]], Reading]
     begins: tuple[str, ...]
-    spelled: Callable[[str], str] = as_documented
+    spelled: Callable[[str], str] = str
     abbreviates: bool = False
     exclusive: tuple[tuple[str, ...], ...] = ()
     starts_commands: bool = False
