@@ -285,13 +285,7 @@ class _Directory(io.FileIO):
 
 
 def _read_members(path: Path) -> list[zipfile.ZipInfo]:
-    """Returns the files of a zip, in bounded memory.
-
-    Raises:
-        _TooManyError: it has more than MAX_FILES.
-        OSError: it cannot be read.
-        BadZipFile: it is not a zip.
-    """
+    """Returns the files of a zip, in bounded memory; raises _TooManyError if it has more than MAX_FILES."""
     with _Directory(path) as file, zipfile.ZipFile(file) as archive:
         return archive.infolist()
 
@@ -309,9 +303,7 @@ def _members(tree: Tree, extra: Mapping[str, bytes | Path]) -> list[_Member]:
 def _write(members: Iterable[_Member], file: IO[bytes]) -> None:
     """Writes a zip that is identical, byte for byte, if the content is: names sorted, times fixed, modes 644 and 755.
 
-    Raises:
-        _TooLargeError: it has LIMIT_BYTES, or would unpack to MAX_UNPACKED_BYTES.
-        OSError: a file cannot be read.
+    Raises _TooLargeError if it has LIMIT_BYTES, or would unpack to MAX_UNPACKED_BYTES.
     """
     unpacked = 0
     with zipfile.ZipFile(file, "w") as archive:

@@ -41,13 +41,7 @@ GRAFANA_HOME = "/usr/share/grafana"
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of this machine.
-
-    Attributes:
-        folder: Holds the files for this machine, and the data of both programs.
-        token_file: Holds the service's token. None: the service is not scraped.
-        interval_s: Seconds between two scrapes. None: as shipped.
-    """
+    """Settings of this machine; without a token, the service is not scraped, and the interval is as shipped if None."""
 
     folder: Path
     prometheus_port: int

@@ -21,13 +21,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class YamlError(Exception):
-    """A text is not usable YAML.
-
-    Attributes:
-        reason: The problem.
-        line: Line of the problem, from 1; None if not known.
-        excerpt: That line, with a mark below it at the position; empty if not known.
-    """
+    """A text is not usable YAML, for a reason in a line, from 1; the excerpt is that line, with a mark at the place."""
 
     def __init__(self, reason: str, line: int | None = None, excerpt: str = "") -> None:
         super().__init__(reason if line is None else f"line {line}: {reason}")

@@ -20,12 +20,9 @@ class RankContext:
 
     Attributes:
         rank: Rank among all processes; those of a node are consecutive.
-        local_rank: Rank on its node.
         local_world_size: Number of processes on its node.
         node_number: Number of its node, in the order of ranks.
-        node_count: Number of nodes in the group.
-        master_address: Host of rank 0, to which the processes connect.
-        master_port: A free port there.
+        master_address: Host of rank 0, to which the processes connect at a free port.
         devices: Ids of the accelerators of each process on its node, in the order of local ranks.
     """
 

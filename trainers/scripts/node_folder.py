@@ -55,7 +55,6 @@ class NodeFolder:
         own: Made for the group, and removed when it has ended.
         work: Working directory of the program.
         copied_from: The package that `work` is in a copy of. None: the program runs in its own folder.
-        working_dir: The working_dir in the recipe.
     """
 
     own: Path

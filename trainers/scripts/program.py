@@ -153,11 +153,7 @@ class Program:
     """
 
     def __init__(self, words: Sequence[str], folder: Path, environment: Mapping[str, str], show: Callable[[str], None]):
-        """Starts the program in a folder.
-
-        Raises:
-            ConfigError: the program cannot be started; names program and node.
-        """
+        """Starts the program in a folder; raises ConfigError with program and node if it cannot be started."""
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._mark = uuid4().hex

@@ -99,11 +99,7 @@ class _Rank:
         self.writer = GroupWriter.of(self.folder, self.task.attempt, self.member.group)
 
     def run(self) -> str | None:
-        """Runs the rank until it ends; see `run_program_per_worker`.
-
-        Raises:
-            RayscribeError: the error that ended it.
-        """
+        """Runs the rank until it ends, see `run_program_per_worker`; raises the error that ended it."""
         if self.is_main:
             self._open_group()
         state: State = self.wait_for(START)

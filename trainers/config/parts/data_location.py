@@ -30,13 +30,7 @@ WITH_SPLITS = ("common_voice",)
 
 @dataclass(frozen=True)
 class DataLocation:
-    """A parsed location of rows.
-
-    Attributes:
-        format: A key of FORMATS, or MANIFEST.
-        path: A path or URL.
-        options: Values by option.
-    """
+    """A parsed location of rows: a key of FORMATS, or MANIFEST; a path or URL; and values by option."""
 
     format: str
     path: str
@@ -44,11 +38,7 @@ class DataLocation:
 
     @classmethod
     def parse(cls, text: str) -> "DataLocation":
-        """Parses a field of a config.
-
-        Raises:
-            ValueError: the path is missing, or an option is unknown to the format or has no value.
-        """
+        """Parses a field of a config; raises ValueError for a missing path, or an option unknown to the format."""
         before, path, query = _parts(text)
         if not before:
             return cls(MANIFEST, text)

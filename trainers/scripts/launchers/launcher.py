@@ -205,7 +205,6 @@ class Launcher:
 
     Attributes:
         name: Name in messages, and in LaunchLine.launcher.
-        options: All of its options.
         read: Returns the meaning of its options, by the variables in front of the line. Raises ValueError if they
             contradict each other.
         begins: First words of its line, after those of Python: `accelerate launch`, `-m torch.distributed.run`.

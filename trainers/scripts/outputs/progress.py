@@ -39,9 +39,7 @@ class ScriptProgress:
     """A program's progress according to its files; None if not known.
 
     Attributes:
-        step: Optimizer steps so far.
-        max_steps: Steps of the complete training.
-        epoch: Epochs so far.
+        step: Optimizer steps so far, of `max_steps`.
         loss: Loss of the last steps.
         wer: Percent, of the last validation, or of the test if there is no validation.
         metrics: All last scores by their names, such as eval_wer and test_wer; error rates in percent.

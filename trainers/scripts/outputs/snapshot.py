@@ -24,12 +24,7 @@ class Snapshot:
     """The files of a checkpoint below `root`, under the paths that they have below the output folder."""
 
     def __init__(self, folder: Path, path: str, signature: Signature):
-        """Takes the snapshot.
-
-        Raises:
-            ChangedError: the checkpoint no longer has this signature.
-            StorageError: its files cannot be read, or there is no space for copies.
-        """
+        """Raises ChangedError for another signature, and StorageError if files cannot be read or copied."""
         self._source, self._path, self._signature = folder / path, path, signature
         self.root = snapshots_of(folder) / uuid.uuid4().hex
         try:
