@@ -55,6 +55,7 @@ class SecretPart(Part):
     env: VariableName | None = Field(None, description="Batch schedulers: variable of the job's environment.")
     file: str | None = Field(
         None,
+        pattern=r"^/[^\s'\"$]+$",
         description="Batch schedulers and `ray up`: absolute path on each node, with `image` in the container; its "
         "text is the value.",
     )
@@ -71,15 +72,16 @@ class SecretPart(Part):
     def _one_place(self) -> Self:
         if [self.env, self.file, self.client_file, self.kubernetes].count(None) != 3:
             raise ValueError("give exactly one of env, file, client_file and kubernetes")
-        if self.file is not None and not re.fullmatch(r"/[^\s'\"$]+", self.file):
-            raise ValueError("file is an absolute path on each node, without spaces, quotes and $")
         return self
 
 
 class ClusterSpec(Part):
     """One cluster: its nodes, what they run, and additional settings of each target."""
 
-    name: str = Field(description="Name of the cluster, or of the batch job: lower-case letters, digits and -.")
+    name: str = Field(
+        pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$",
+        description="Name of the cluster, or of the batch job: lower-case letters, digits and -.",
+    )
     image: Word | None = Field(
         None,
         description="Container image of every node, built from cluster_configs/Dockerfile; with a tag. null: nodes "
@@ -121,13 +123,6 @@ class ClusterSpec(Part):
         if name not in self.pools:
             raise ConfigError(f"{field}: must be one of the pools {', '.join(self.pools)} (got {name!r})")
         return name, self.pools[name]
-
-    @field_validator("name")
-    @classmethod
-    def _is_name(cls, value: str) -> str:
-        if re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", value) is None:
-            raise ValueError("must begin with a lower-case letter, and hold at most 40 of these, digits and -")
-        return value
 
     @field_validator("storage")
     @classmethod

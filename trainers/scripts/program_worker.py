@@ -78,7 +78,7 @@ def run_program_per_worker(loop_config: dict[str, Any]) -> str | None:
 
 @dataclass
 class _Rank:
-    """One rank of a group.
+    """One rank of a group; its program ends by itself, on request, or because of the failure of another rank.
 
     Attributes:
         sync: Keeps the files of this node's programs. None: another rank or node keeps them.
@@ -97,6 +97,13 @@ class _Rank:
         self.is_main, self.name = self.context.rank == 0, f"rank {self.context.rank}"
         self.node = NodeFolder.of(self.task, self.folder, self.member, os.environ)
         self.writer = GroupWriter.of(self.folder, self.task.attempt, self.member.group)
+        # Of the running program.
+        self._lines: list[str] = []
+        self._polled_s = self._shown_s = 0.0
+        self._request: EndRequest | None = None
+        self._failure: str | None = None
+        self._deadline_s: float | None = None
+        self._was_killed = False
 
     def run(self) -> str | None:
         """Runs the rank until it ends, see `run_program_per_worker`; raises the error that ended it."""
@@ -114,7 +121,7 @@ class _Rank:
                 status.update(Phase.TRAINING, **restarts_of(state, self.task.attempt))
                 started = program_words(self.script, words, self.node.work, self.context.local_rank)
                 release_port()
-                stopped = _Run(self).to_the_end(lambda show: Program(started, self.node.work, environment, show))
+                stopped = self._follow(lambda show: Program(started, self.node.work, environment, show))
             if self.is_main and stopped is None:
                 self._write_result(read_progress(output.folder) if output is not None else ScriptProgress())
             return stopped
@@ -252,20 +259,7 @@ class _Rank:
     def say(self, line: str) -> None:
         self.board.show(f"[{self.name}] {line}")
 
-
-class _Run:
-    """A program from its start to its end, which may be due to a request or the failure of another rank."""
-
-    def __init__(self, rank: _Rank):
-        self._rank, self._board, self._context = rank, rank.board, rank.context
-        self._lines: list[str] = []
-        self._polled_s = self._shown_s = 0.0
-        self._request: EndRequest | None = None
-        self._failure: str | None = None
-        self._deadline_s: float | None = None
-        self._was_killed = False
-
-    def to_the_end(self, start: Callable[[Callable[[str], None]], Program]) -> str | None:
+    def _follow(self, start: Callable[[Callable[[str], None]], Program]) -> str | None:
         """Follows the program until it ends; returns the message if a stop was requested, None if it ended by itself.
 
         Raises:
@@ -273,17 +267,17 @@ class _Run:
             LostWorkerError: a signal killed the program, or it ended because that of another rank failed.
             RegroupError: the program was asked to end, because the run continues with other workers.
         """
-        if self._rank.is_main:
-            self._board.set_phase(STOPPABLE)
-            self._board.show(Stage("program", "running", is_told=False))
+        if self.is_main:
+            self.board.set_phase(STOPPABLE)
+            self.board.show(Stage("program", "running", is_told=False))
         program = start(self._take)
         code = program.wait(lambda: self._look(program))
         self._show()
         error = self._error(code, program, time.time())
         if error is not None:
             self._tell_others(error)
-        self._rank.node.note_end(self._context.local_rank, well=error is None and code == 0)
-        if self._context.is_keeper:
+        self.node.note_end(self.context.local_rank, well=error is None and code == 0)
+        if self.context.is_keeper:
             self._keep(error)
         if error is None and (self._request is None or self._request.regroup_reason is None):
             return self._ended(code)
@@ -295,49 +289,49 @@ class _Run:
 
     def _tell_others(self, error: RayscribeError) -> None:
         """Makes the programs of other ranks end, unless another failure, which caused this one, is posted first."""
-        board, end_s = self._board, time.monotonic() + FOLLOW_S
+        end_s = time.monotonic() + FOLLOW_S
         # For a broken connection, the other end posts the cause, if it is alive.
-        while isinstance(error, FollowingError) and board.posted(FAILED) is None and time.monotonic() < end_s:
+        while isinstance(error, FollowingError) and self.board.posted(FAILED) is None and time.monotonic() < end_s:
             time.sleep(POLL_S / 5)
-        if board.posted(FAILED) is None:
-            board.try_post(FAILED, str(error))
+        if self.board.posted(FAILED) is None:
+            self.board.try_post(FAILED, str(error))
 
     def _keep(self, error: RayscribeError | None) -> None:
         """Stores the remaining files of this node's programs, once all have ended."""
-        rank, board, number = self._rank, self._board, self._context.node_number
-        while not rank.node.have_all("ended", self._context.local_world_size):
+        number = self.context.node_number
+        while not self.node.have_all("ended", self.context.local_world_size):
             time.sleep(POLL_S / 5)
         # A program that a signal or an error has ended may have left incomplete files, even if it was requested to end.
-        ended_well = rank.node.have_all("well", self._context.local_world_size)
+        ended_well = self.node.have_all("well", self.context.local_world_size)
         try:
-            if number in rank.shared:
-                board.post(ENDED.format(number), ended_well)
-            elif rank.shared:
-                ended_well = all([ended_well, *(rank.wait_for(ENDED.format(node)) for node in rank.shared)])
-            if rank.sync is not None:
-                rank.sync.finish(ended_well=ended_well)
+            if number in self.shared:
+                self.board.post(ENDED.format(number), ended_well)
+            elif self.shared:
+                ended_well = all([ended_well, *(self.wait_for(ENDED.format(node)) for node in self.shared)])
+            if self.sync is not None:
+                self.sync.finish(ended_well=ended_well)
         except FencedError:
             raise
         except Exception as lost:
             # The run ends with the program's own error.
             if error is None:
                 raise
-            rank.say(f"not all of its output could be stored: {lost}")
+            self.say(f"not all of its output could be stored: {lost}")
         finally:
-            board.try_post(KEPT.format(number), True)
+            self.board.try_post(KEPT.format(number), True)
 
     def _wait_for_keepers(self) -> None:
         end_s = time.monotonic() + KEPT_TIMEOUT_S
-        left = set(range(self._context.node_count))
+        left = set(range(self.context.node_count))
         while left and time.monotonic() < end_s:
-            left = {node for node in left if self._board.posted(KEPT.format(node)) is None}
+            left = {node for node in left if self.board.posted(KEPT.format(node)) is None}
             time.sleep(POLL_S / 5)
 
     def _ended(self, code: int) -> str | None:
         if self._request is None:
             return None
-        found = newest(Journal(self._rank.folder).read().checkpoints)
-        left = f"{found.name} is in {self._rank.folder.url}" if found is not None else "no checkpoint was made"
+        found = newest(Journal(self.folder).read().checkpoints)
+        left = f"{found.name} is in {self.folder.url}" if found is not None else "no checkpoint was made"
         if self._request.regroup_reason is not None:
             raise RegroupError(f"{self._request.regroup_reason}: the workers left; {left}")
         how = " (killed: it had not ended in time)" if self._was_killed else ""
@@ -346,21 +340,21 @@ class _Run:
     def _error(self, code: int, program: Program, ended_s: float) -> RayscribeError | None:
         """Returns the error for an exit code; None if the program ended well, or as requested."""
         if code != 0 and self._request is None and self._failure is None:
-            self._failure = self._board.posted(FAILED)
+            self._failure = self.board.posted(FAILED)
         if self._failure is not None:
-            return FollowingError(f"{self._rank.name}: ended, since another rank failed: {self._failure}")
+            return FollowingError(f"{self.name}: ended, since another rank failed: {self._failure}")
         if code == 0 or self._request is not None:
             return None
         last = _indented(program.last_lines)
-        has_others = self._context.world_size > 1
+        has_others = self.context.world_size > 1
         if has_others and is_broken_connection(last):
-            return FollowingError(f"{self._rank.name}: the program lost its connection to another rank:\n{last}")
+            return FollowingError(f"{self.name}: the program lost its connection to another rank:\n{last}")
         if code < 0:
             advice = "; its node may have run out of memory: check its kernel log" if -code == SIGKILL else ""
             name = next((known.name for known in Signals if known == -code), f"signal {-code}")
-            return LostWorkerError(f"{self._rank.name}: the program ended by {name}{advice}:\n{last}")
-        text = f"{self._rank.name}: the program {self._rank.script.command[0]} ended with exit code {code}:\n{last}"
-        return ScriptError.of(text, code, ended_s, final=self._rank.script.max_restarts == 0)
+            return LostWorkerError(f"{self.name}: the program ended by {name}{advice}:\n{last}")
+        text = f"{self.name}: the program {self.script.command[0]} ended with exit code {code}:\n{last}"
+        return ScriptError.of(text, code, ended_s, final=self.script.max_restarts == 0)
 
     def _take(self, line: str) -> None:
         # This worker's own log has it, too.
@@ -373,7 +367,7 @@ class _Run:
             note = f"({left_out} lines are left out here; the log of this rank has them)"
             self._lines = [note, *self._lines[-MOST_LINES:]]
         if self._lines:
-            self._board.say_all([f"[{self._rank.name}] {line}" for line in self._lines])
+            self.board.say_all([f"[{self.name}] {line}" for line in self._lines])
         self._lines = []
 
     def _look(self, program: Program) -> None:
@@ -394,12 +388,12 @@ class _Run:
 
     def _ask_board(self, now_s: float) -> None:
         """Checks whether the program has to end, and by when."""
-        self._request = self._board.end_request()
-        self._failure = self._board.posted(FAILED) if self._request is None else None
+        self._request = self.board.end_request()
+        self._failure = self.board.posted(FAILED) if self._request is None else None
         if self._request is not None or self._failure is not None:
-            grace_s = self._rank.script.stop_grace_s if self._request is not None else FOLLOW_S
+            grace_s = self.script.stop_grace_s if self._request is not None else FOLLOW_S
             self._deadline_s = now_s + grace_s
-            self._rank.say(f"{SIGTERM.name} to the program, which may take {grace_s:g} s to end")
+            self.say(f"{SIGTERM.name} to the program, which may take {grace_s:g} s to end")
 
 
 def _indented(lines: Iterable[str]) -> str:

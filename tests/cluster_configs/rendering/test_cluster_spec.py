@@ -52,7 +52,7 @@ def test_the_provider_decides_which_fields_there_are() -> None:
         ("ray_up.head_ip=", "ray_up.head_ip: is empty"),
         ("ray_up.head_ip=10.0.0.300", "ray_up.head_ip: is no IPv4 address"),
         ("ray_up.head_ip=10.0.0.2", "ray_up: head_ip and worker_ips name 10.0.0.2 twice"),
-        ("name=My_Cluster", "name: must begin with a lower-case letter"),
+        ("name=My_Cluster", "name: String should match pattern"),
         ("ray_up={provider: local}", "ray_up.head_ip: missing; --set ray_up.head_ip=… or write it in the file"),
         ("pools.hosts.min=3", "pools.hosts: min (3) is greater than max (2)"),
         ("pools.hosts.cpus=4", "pools.hosts: cpus (4) leaves none for data next to one for each accelerator (4)"),
