@@ -10,7 +10,7 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from jobs.api.protocol import OPENAPI, ROOT, UI, status_of
+from jobs.api.protocol import OPENAPI, ROOT, UI, ErrorBody, status_of
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.error_responses import add_error_handlers
 from jobs.api.server.middleware import (
@@ -33,8 +33,13 @@ from trainers.errors import RayscribeError
 ABOUT = """
 The Rayscribe service queues runs and executes them on Ray clusters.
 
-Times are seconds since 1970, UTC. All error responses have the format `ErrorBody`. Any token may read, stop and resume
-any run; each change is recorded as an event with the user who made it.
+Times are seconds since 1970, UTC. Any token may read, stop and resume any run; each change is recorded as an event with
+the user who made it.
+
+All errors have the format `ErrorBody`. 401: the token is missing or not known; 403: without tokens, the request is not
+from this machine; 404: not found; 409: in conflict with the current state; 400, 413, 422: the request is not valid;
+408: the body did not arrive in time; 502: a Ray cluster, or the storage of a run, does not respond; 503: the ledger's
+database does not; 507: a disk of the service is full; 500: an internal error, which the service's log explains.
 """
 TOKEN = HTTPBearer(
     auto_error=False,
@@ -53,6 +58,7 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
         version=version("rayscribe"),
         description=ABOUT,
         openapi_url=OPENAPI,
+        responses={"default": {"model": ErrorBody, "description": "An error."}},
         # The function's name: stable, and readable in generated clients.
         generate_unique_id_function=lambda route: route.name,
     )

@@ -16,8 +16,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from jobs.api.protocol import PACKAGES, TooLargeError, TooSlowError
-from jobs.api.server import openapi
 from jobs.api.server.dependencies import BackendDep, ServiceDep
+from jobs.api.server.routes.run_routes import RUN_REQUEST
 from jobs.errors import NotFoundError
 from runtime_env.package import LIMIT_BYTES
 from trainers.distributed.machine import make_private_folder
@@ -28,7 +28,7 @@ Sha256 = Annotated[
     str,
     fastapi.Path(
         description="SHA-256 of the zip, in lower-case hexadecimal digits.",
-        examples=[openapi.RUN_REQUEST["package"]],
+        examples=[RUN_REQUEST["package"]],
         pattern=r"^[0-9a-f]{64}$",
     ),
 ]
@@ -45,7 +45,7 @@ STALE_S = 24 * 3600.0
     "/{sha256}",
     summary="Check whether a package exists",
     response_class=Response,
-    responses={200: {"description": "The package exists."}, **openapi.errors(404, 422)},
+    response_description="The package exists.",
 )
 def has_package(sha256: Sha256, service: ServiceDep) -> Response:
     """Responds with 200 if the service has the package, and with 404 if it has to be uploaded."""
@@ -59,7 +59,7 @@ def has_package(sha256: Sha256, service: ServiceDep) -> Response:
     status_code=204,
     summary="Upload a package",
     response_class=Response,
-    responses={204: {"description": "The package is stored."}, **openapi.errors(408, 413, 422, 507)},
+    response_description="The package is stored.",
     openapi_extra={
         "requestBody": {
             "required": True,

@@ -11,7 +11,6 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.api.protocol import IDEMPOTENCY_KEY, MAX_CURSOR, MAX_EVENTS, MAX_RUNS, RUNS
-from jobs.api.server import openapi
 from jobs.api.server.dependencies import ServiceDep, in_threads
 from jobs.errors import NotFoundError
 from jobs.model import Attempt, Event, LogPage, Page, Run, RunFilter, RunState
@@ -58,6 +57,17 @@ MAX_ATTEMPT, MAX_NUMBER = 1_000_000, 2**53
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 # A config has at most four levels.
 MAX_DEPTH = 50
+RUN_REQUEST = {
+    "config": {
+        "run": {"name": "whisper-sr", "storage_path": "s3://speech/runs"},
+        "data": {"train": "s3://speech/sr/train.csv", "validation": "s3://speech/sr/validation.csv"},
+        "model": {"name_or_path": "openai/whisper-small", "language": "Serbian"},
+        "training": {"max_steps": 4000},
+        "scaling": {"num_workers": 2, "use_gpu": True, "resources_per_worker": {"CPU": 4, "GPU": 1}},
+        "job": {"priority": 10, "tags": ["serbian"]},
+    },
+    "package": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+}
 
 
 class QueryString(BaseModel):
@@ -131,14 +141,8 @@ Key = Annotated[
     "",
     status_code=201,
     summary="Submit a run",
-    responses={
-        201: {
-            **openapi.example(openapi.RUN, "The run, queued."),
-            "headers": {"Location": {"schema": {"type": "string"}, "description": "Path of the run."}},
-        },
-        **openapi.errors(400, 404, 408, 409, 413, 422, 507),
-    },
-    openapi_extra={"requestBody": {"content": {"application/json": {"example": openapi.RUN_REQUEST}}}},
+    response_description="The run, queued; the header Location has its path.",
+    openapi_extra={"requestBody": {"content": {"application/json": {"example": RUN_REQUEST}}}},
 )
 def submit_run(run_request: RunRequest, service: ServiceDep, response: Response, key: Key = None) -> Run:
     """Queues a run of an uploaded package (see `PUT /v1/packages/{sha256}`). Its user is the one of the token.
@@ -151,7 +155,7 @@ def submit_run(run_request: RunRequest, service: ServiceDep, response: Response,
     return run
 
 
-@router.get("", summary="List runs", response_model=Page, responses=openapi.ok(openapi.PAGE, "A page.", 422))
+@router.get("", summary="List runs", response_model=Page)
 @in_threads("lists")
 def list_runs(request: Request, query: Annotated[RunsQuery, Query()], service: ServiceDep) -> Response:
     """Lists the runs of all users, newest submitted first. `next_cursor` gives the next page; null: there is none.
@@ -162,37 +166,25 @@ def list_runs(request: Request, query: Annotated[RunsQuery, Query()], service: S
     return json_response(service.runs(wanted, limit=query.limit, cursor=query.cursor))
 
 
-@router.get("/{run_id}", summary="Get a run", responses=openapi.ok(openapi.RUN, "The run.", 404, 422))
+@router.get("/{run_id}", summary="Get a run")
 def get_run(run_id: RunId, service: ServiceDep) -> Run:
     """Returns a run with its state, the reason for it, and the progress of its newest attempt."""
     return service.run(run_id)
 
 
-@router.get(
-    "/{run_id}/attempts",
-    summary="List a run's attempts",
-    responses=openapi.ok([openapi.ATTEMPT], "All attempts, oldest first.", 404, 422),
-)
+@router.get("/{run_id}/attempts", summary="List a run's attempts")
 def list_attempts(run_id: RunId, service: ServiceDep) -> list[Attempt]:
     """Lists the attempts of a run: where each started from, its resources, and how it ended."""
     return service.attempts(run_id)
 
 
-@router.get(
-    "/{run_id}/events",
-    summary="List a run's events",
-    responses=openapi.ok([openapi.EVENT], "Events, oldest first.", 404, 422),
-)
+@router.get("/{run_id}/events", summary="List a run's events")
 def list_events(run_id: RunId, query: Annotated[EventsQuery, Query()], service: ServiceDep) -> list[Event]:
     """Lists a run's changes of state. For the next page, pass the last number as `after`."""
     return service.events(run_id, after=query.after, limit=query.limit)
 
 
-@router.post(
-    "/{run_id}/stop",
-    summary="Stop a run",
-    responses=openapi.ok(openapi.RUN, "The run, with its new state.", 404, 422),
-)
+@router.post("/{run_id}/stop", summary="Stop a run")
 def stop_run(run_id: RunId, service: ServiceDep) -> Run:
     """Requests a stop: a waiting run stops at once, a run that is training saves a last checkpoint first.
 
@@ -201,11 +193,7 @@ def stop_run(run_id: RunId, service: ServiceDep) -> Run:
     return service.stop(run_id)
 
 
-@router.post(
-    "/{run_id}/resume",
-    summary="Resume a run",
-    responses=openapi.ok(openapi.RUN, "The run, queued again.", 404, 409, 422),
-)
+@router.post("/{run_id}/resume", summary="Resume a run")
 def resume_run(run_id: RunId, service: ServiceDep) -> Run:
     """Queues a failed or stopped run again; it continues from its last complete checkpoint.
 
@@ -214,12 +202,7 @@ def resume_run(run_id: RunId, service: ServiceDep) -> Run:
     return service.resume(run_id)
 
 
-@router.get(
-    "/{run_id}/logs",
-    summary="Read an attempt's logs",
-    response_model=LogPage,
-    responses=openapi.ok(openapi.LOGS, "The new lines.", 404, 409, 422, 502),
-)
+@router.get("/{run_id}/logs", summary="Read an attempt's logs", response_model=LogPage)
 @in_threads("logs")
 def read_run_logs(
     request: Request, run_id: RunId, query: Annotated[LogsQuery, Query()], service: ServiceDep
