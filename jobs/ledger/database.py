@@ -19,7 +19,7 @@ from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insert, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -252,8 +252,14 @@ def _prepare_file(path: Path) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    """Runs all missing migrations in the open transaction of `connection`: all of them, or none."""
+    """Creates the tables, or runs all missing migrations, in the open transaction of `connection`: all or nothing."""
     steps = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
+    context = MigrationContext.configure(connection)
+    if context.get_current_revision() is None:
+        tables.METADATA.create_all(connection, checkfirst=False)
+        connection.execute(insert(tables.lease).values(name=tables.CONTROLLER, epoch=0, beat=0))
+        context.stamp(steps, "head")
+        return
     # As Alembic's documentation of EnvironmentContext has it.
     missing = EnvironmentContext(Config(), steps, fn=lambda revision, _: steps._upgrade_revs("head", revision))
     with _one_at_a_time, missing:

@@ -1,4 +1,4 @@
-"""The ledger's tables, as the newest migration leaves them.
+"""The ledger's tables: those of a new ledger, and those to which migrations bring an older one.
 
 What changes (`runs`) is separate from the large part that does not (`requests`), so that lists and policies read
 narrow rows, and a progress report does not write a complete config again. Times are seconds since 1970, UTC.
@@ -20,12 +20,13 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from trainers.config.submitted import config_text
 
 # The only row of `lease`: the right to run the controller.
 CONTROLLER = "controller"
+FLOAT = Float(53)
 
 
 class PlainText(TypeDecorator[str]):
@@ -74,60 +75,49 @@ METADATA = MetaData(
     }
 )
 
+
+def _required(kind: type[TypeEngine[Any]] | TypeEngine[Any], *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+def _optional(kind: type[TypeEngine[Any]] | TypeEngine[Any], *names: str) -> list[Column[Any]]:
+    return [Column(name, kind) for name in names]
+
+
 runs = Table(
     "runs",
     METADATA,
     Column("id", PlainText, primary_key=True),
-    Column("uid", PlainText, nullable=False),
-    Column("user", PlainText, nullable=False),
-    Column("queue", PlainText, nullable=False),
-    Column("priority", BigInteger, nullable=False),
-    Column("address", PlainText, nullable=False),
-    Column("gang", Json, nullable=False),
-    Column("tags", Json, nullable=False),
-    Column("depends_on", Json, nullable=False),
-    Column("max_retries", Integer, nullable=False),
-    Column("state", PlainText, nullable=False),
-    Column("reason", PlainText, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("exit_code", Integer),
-    Column("submitted_s", Float(53), nullable=False),
-    Column("queued_s", Float(53), nullable=False),
-    Column("updated_s", Float(53), nullable=False),
-    Column("ended_s", Float(53)),
-    Column("not_before_s", Float(53)),
-    Column("stop_requested_s", Float(53)),
-    Column("progress", Json),
-    Column("version", BigInteger, nullable=False),
-    Column("idempotency_key", PlainText),
-    Column("asked_sha256", PlainText, nullable=False),
+    *_required(PlainText, "uid", "user", "queue", "address", "state", "reason", "asked_sha256"),
+    *_required(Json, "gang", "tags", "depends_on"),
+    *_required(Integer, "max_retries", "attempt"),
+    *_required(BigInteger, "priority", "version"),
+    *_required(FLOAT, "submitted_s", "queued_s", "updated_s"),
+    *_optional(FLOAT, "ended_s", "not_before_s", "stop_requested_s"),
+    *_optional(Integer, "exit_code"),
+    *_optional(Json, "progress"),
+    *_optional(PlainText, "idempotency_key"),
     UniqueConstraint("user", "idempotency_key"),
-    # One index for every filter of a list, each in the order of its pages.
     Index("ix_runs_newest", "submitted_s", "id"),
     Index("ix_runs_state", "state", "submitted_s", "id"),
-    Index("ix_runs_user", "user", "state", "submitted_s", "id"),
-    Index("ix_runs_queue", "queue", "state", "submitted_s", "id"),
+    Index("ix_runs_queue", "queue", "state"),
 )
 
 requests = Table(
     "requests",
     METADATA,
     Column("run_id", PlainText, ForeignKey("runs.id"), primary_key=True),
-    Column("config", ConfigText, nullable=False),
-    Column("package", PlainText, nullable=False),
-    Column("code", PlainText),
-    Column("run_folder", PlainText, nullable=False),
+    *_required(ConfigText, "config"),
+    *_required(PlainText, "package", "run_folder"),
+    *_optional(PlainText, "code"),
 )
 
-# Repeats the run's state and time, so that one index has a tag's newest runs in a state next to each other.
 run_tags = Table(
     "run_tags",
     METADATA,
-    Column("run_id", PlainText, ForeignKey("runs.id"), primary_key=True),
     Column("tag", PlainText, primary_key=True),
-    Column("state", PlainText, nullable=False),
-    Column("submitted_s", Float(53), nullable=False),
-    Index("ix_run_tags_tag", "tag", "state", "submitted_s", "run_id"),
+    Column("run_id", PlainText, ForeignKey("runs.id"), primary_key=True),
+    Index("ix_run_tags_run", "run_id"),
 )
 
 attempts = Table(
@@ -135,19 +125,13 @@ attempts = Table(
     METADATA,
     Column("run_id", PlainText, ForeignKey("runs.id"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("submission_id", PlainText, nullable=False),
-    Column("state", PlainText, nullable=False),
-    Column("gang", Json, nullable=False),
-    Column("cpus", Float(53), nullable=False),
-    Column("gpus", Float(53), nullable=False),
-    Column("resume_from", PlainText),
-    Column("created_s", Float(53), nullable=False),
-    Column("submitted_s", Float(53)),
-    Column("ended_s", Float(53)),
-    Column("cause", PlainText),
-    Column("exit_code", Integer),
-    Column("message", PlainText, nullable=False),
-    Column("last_step", BigInteger),
+    *_required(PlainText, "submission_id", "state", "message"),
+    *_required(Json, "gang"),
+    *_required(FLOAT, "cpus", "gpus", "created_s"),
+    *_optional(FLOAT, "submitted_s", "ended_s"),
+    *_optional(PlainText, "resume_from", "cause"),
+    *_optional(Integer, "exit_code"),
+    *_optional(BigInteger, "last_step"),
     UniqueConstraint("submission_id"),
     Index("ix_attempts_ended", "ended_s"),
 )
@@ -158,12 +142,10 @@ events = Table(
     # SQLite numbers only columns that are exactly INTEGER, which have 64 bits there.
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("run_id", PlainText, ForeignKey("runs.id"), nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("at_s", Float(53), nullable=False),
-    Column("state", PlainText, nullable=False),
-    Column("before", PlainText),
-    Column("cause", PlainText, nullable=False),
-    Column("text", PlainText, nullable=False),
+    *_required(Integer, "attempt"),
+    *_required(FLOAT, "at_s"),
+    *_required(PlainText, "state", "cause", "text"),
+    *_optional(PlainText, "before"),
     Index("ix_events_run", "run_id", "number"),
     sqlite_autoincrement=True,
 )
@@ -172,16 +154,15 @@ lease = Table(
     "lease",
     METADATA,
     Column("name", PlainText, primary_key=True),
-    Column("holder", PlainText),
-    Column("epoch", BigInteger, nullable=False),
-    Column("beat", BigInteger, nullable=False),
+    *_optional(PlainText, "holder"),
+    *_required(BigInteger, "epoch", "beat"),
 )
 
 tokens = Table(
     "tokens",
     METADATA,
     Column("name", PlainText, primary_key=True),
-    Column("sha256", PlainText, nullable=False),
-    Column("created_s", Float(53), nullable=False),
+    *_required(PlainText, "sha256"),
+    *_required(FLOAT, "created_s"),
     UniqueConstraint("sha256"),
 )

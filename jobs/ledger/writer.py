@@ -64,9 +64,6 @@ class Writer:
         if written.rowcount == 0:
             current = records.find_run(self._connection, run.id)
             raise RunChangedError(f"run {run.id} has changed meanwhile: it is {current.state} now ({current.reason})")
-        if run.tags and after != run.state:
-            tags = tables.run_tags
-            self._connection.execute(update(tags).where(tags.c.run_id == run.id).values(state=after))
         if event:
             self.add_event(changed, before=run.state, cause=cause, text=text, at_s=at_s)
         return changed
@@ -140,10 +137,7 @@ class UserRequests:
             connection.execute(insert(tables.runs).values(values))
             connection.execute(insert(tables.requests).values(request))
             if run.tags:
-                tags = [
-                    {"run_id": run.id, "tag": tag, "state": run.state, "submitted_s": run.submitted_s}
-                    for tag in sorted(set(run.tags))
-                ]
+                tags = [{"run_id": run.id, "tag": tag} for tag in sorted(set(run.tags))]
                 connection.execute(insert(tables.run_tags), tags)
             Writer(connection).add_event(run, before=None, cause="submitted", text=text, at_s=run.submitted_s)
         return run

@@ -176,11 +176,7 @@ def _insert(connection: Connection, made: list[Run], rng: random.Random) -> None
     extra = {"idempotency_key": None, "asked_sha256": "0" * 64}
     connection.execute(insert(tables.runs), [{**run, **extra} for run, _ in values])
     connection.execute(insert(tables.requests), [request for _, request in values])
-    tags = [
-        {"run_id": run.id, "tag": tag, "state": run.state, "submitted_s": run.submitted_s}
-        for run in made
-        for tag in run.tags
-    ]
+    tags = [{"run_id": run.id, "tag": tag} for run in made for tag in run.tags]
     connection.execute(insert(tables.run_tags), tags)
     attempts = [
         make_attempt(run.id, gang=run.gang, created_s=run.submitted_s + rng.random(), ended_s=run.ended_s)

@@ -9,14 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
 from jobs.errors import ServiceError
 from jobs.ledger import Ledger
 from jobs.ledger.database import Database, parse
-from jobs.ledger.tables import METADATA
 from tests.built_wheel import build_wheel
 from tests.jobs.ledger.builders import add
 from tests.jobs.ledger.ledger_process import ledger_process
@@ -32,13 +29,6 @@ def mode_of(path: Path) -> int:
 
 
 class TestMigrating:
-    def test_the_steps_lead_to_the_tables_that_the_code_knows(self, ledger_url: str) -> None:
-        database = Database.open(ledger_url)
-        with database.reading() as connection:
-            assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
-            assert set(METADATA.tables) < set(inspect(connection).get_table_names())
-        database.close()
-
     def test_what_is_there_stays_when_it_is_opened_again(self, ledger_url: str) -> None:
         for name in ("a", "b", "c"):
             ledger = Ledger.open(ledger_url)

@@ -1,6 +1,5 @@
 """How SQLite reads what must stay fast with many runs: by an index, in its order, whatever is in the tables."""
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,11 +7,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from jobs.ledger import Ledger
-from jobs.model import RunFilter, RunState
 from tests.jobs.ledger.builders import add
-
-STATES = [RunState.QUEUED, RunState.FAILED]
-CURSOR = "WzEwMDAuMCwgImEiXQ"
 
 
 @pytest.fixture
@@ -38,33 +33,6 @@ def plan_of(call: Callable[[], object]) -> list[str]:
     finally:
         event.remove(Engine, "before_cursor_execute", explain)
     return plans[-1]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "index"),
-    [
-        ({}, "ix_runs_newest"),
-        ({"states": STATES}, "ix_runs_state"),
-        ({"user": "ana"}, "ix_runs_user"),
-        ({"user": "ana", "states": STATES}, "ix_runs_user"),
-        ({"queue": "default"}, "ix_runs_queue"),
-        ({"queue": "default", "states": STATES}, "ix_runs_queue"),
-        ({"tag": "x"}, "ix_run_tags_tag"),
-        ({"tag": "x", "states": STATES}, "ix_run_tags_tag"),
-    ],
-)
-@pytest.mark.parametrize("cursor", [None, CURSOR])
-def test_each_list_has_an_index_that_it_reads_in_order(
-    ledger: Ledger, wanted: dict[str, Any], index: str, cursor: str | None
-) -> None:
-    steps = plan_of(lambda: ledger.runs(RunFilter(**wanted), cursor=cursor))
-    read = [place for place, step in enumerate(steps) if f"USING COVERING INDEX {index}" in step]
-    assert len(read) == (len(wanted.get("states", RunState)) if wanted else 1)
-    others = [step for step in steps if re.match(r"(SEARCH|SCAN) (runs|run_tags|requests)", step)]
-    # The rows of a page are then looked up by their ids.
-    assert len(others) == len(read) + 2
-    # What an index gives is in order; only pages, when they are merged, are sorted.
-    assert not [steps[place + 1] for place in read if "TEMP B-TREE" in steps[place + 1]]
 
 
 @pytest.mark.parametrize(
