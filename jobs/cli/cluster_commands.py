@@ -27,7 +27,7 @@ from jobs.clusters.managed.cluster_record import (
     the_only_record,
 )
 from jobs.clusters.managed.ray_launcher import ray_environment
-from jobs.clusters.managed.ssh_tunnel import KeyChange, Tunnel
+from jobs.clusters.managed.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, ConflictError, JobLostError
 from jobs.model import RunFilter, RunState
 from trainers.config.loader import shipped
@@ -405,27 +405,6 @@ def ssh(
     arguments = attach_command(record, line, terminal=sys.stdin.isatty() and sys.stdout.isatty())
     sys.stdout.flush()
     raise typer.Exit(subprocess.run(arguments, env=ray_environment(record), check=False).returncode)
-
-
-@cluster.command("forget-host")
-def forget_host(
-    name: NameArgument = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Accept the key without a question.")] = False,
-) -> None:
-    """Accept another SSH host key of a cluster's head, which was reinstalled. Shows both fingerprints.
-
-    Example: rayscribe cluster forget-host speech
-    """
-    from jobs.clusters.managed.managed_cluster import with_head  # noqa: PLC0415
-
-    record = with_head(_cluster(name))
-    change = KeyChange(record)
-    for title, lines in (("remembered", change.before), ("shown now", change.now)):
-        typer.echo(f"{title}:\n" + "\n".join(f"  {line}" for line in lines or ["none"]))
-    if not yes:
-        typer.confirm("does the head have the key that is shown now, as its console says?", abort=True)
-    change.accept()
-    typer.echo(f"the key of {record.name} is remembered")
 
 
 def _cluster(name: str | None) -> Record:

@@ -1,17 +1,16 @@
 """SSH to a head: its remembered key, and a port that is forwarded to its loopback, where its dashboard listens.
 
-This module detects a changed key, and has the only way to accept a new one.
+A head with another key than the remembered one is refused.
 """
 
 import os
 import select
 import subprocess
-import tempfile
 import threading
 import time
 from pathlib import Path
 
-from jobs.clusters.managed.cluster_record import DASHBOARD_PORT, RayUpRecord, SshTarget, write_private
+from jobs.clusters.managed.cluster_record import DASHBOARD_PORT, RayUpRecord, SshTarget
 from jobs.errors import ClusterError
 from trainers.config.storage_location import in_home
 from trainers.distributed.local_ray import LOOPBACK, free_ports
@@ -23,7 +22,6 @@ READ_BYTES = 4096
 ALIVE_INTERVAL_S = 15
 # Timeout of a login that only reads the key.
 LOGIN_TIMEOUT_S = CONNECT_TIMEOUT_S + 10.0
-FINGERPRINT_TIMEOUT_S = 30.0
 # Messages of ssh for a host with another key than its remembered one.
 CHANGED = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
 
@@ -117,8 +115,7 @@ class Tunnel:
         self._process = None
         raise ClusterError(
             f"the head of cluster {self._record.name}, {self.ssh.user}@{self.ssh.host}, does not accept an SSH "
-            f"connection: {message.splitlines()[-1]}; check that it is up (rayscribe cluster forget-host "
-            f"{self._record.name} where its host key has changed)"
+            f"connection: {message.splitlines()[-1]}; check that it is up"
         )
 
 
@@ -155,40 +152,6 @@ def changed_text(record: RayUpRecord) -> str:
     assert record.ssh is not None
     return (
         f"the head of {record.name}, {record.ssh.host}, shows another SSH host key than the remembered one: it was "
-        "reinstalled, or is another machine, which would get the cluster's token; compare and accept its key: "
-        f"rayscribe cluster forget-host {record.name}"
+        "reinstalled, or is another machine, which would get the cluster's token; if its console shows the new key "
+        f"(ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub), remove {record.known_hosts_path}"
     )
-
-
-class KeyChange:
-    """The remembered key of a head and the one that it shows now, as fingerprints."""
-
-    def __init__(self, record: RayUpRecord):
-        """Reads the key that the head shows now.
-
-        Raises:
-            ClusterError: the head shows no key.
-        """
-        assert record.ssh is not None
-        self._record = record
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "known_hosts")
-            login = run_over_ssh(record.ssh, path, "true", timeout_s=LOGIN_TIMEOUT_S)
-            if not path.exists():
-                message = login.stderr.strip() or "no answer"
-                raise ClusterError(f"the head of {record.name}, {record.ssh.host}, shows no key: {message}")
-            self._content = path.read_text(encoding="utf-8")
-            self.before, self.now = _fingerprints(record.known_hosts_path), _fingerprints(path)
-
-    def accept(self) -> None:
-        """Stores the key that was shown, and no other."""
-        write_private(self._record.known_hosts_path, self._content)
-
-
-def _fingerprints(path: Path) -> list[str]:
-    """Returns fingerprints of a file of known hosts, as `ssh-keygen -l` prints them; none without a file."""
-    if not path.exists():
-        return []
-    line = ["ssh-keygen", "-l", "-f", str(path)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=FINGERPRINT_TIMEOUT_S, check=False)
-    return done.stdout.splitlines()

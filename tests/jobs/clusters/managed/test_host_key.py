@@ -5,11 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from jobs.cli.app import app
 from jobs.clusters.managed import ray_up_cluster
-from jobs.clusters.managed.cluster_record import RayUpRecord, SshTarget, find_record
+from jobs.clusters.managed.cluster_record import RayUpRecord, SshTarget
 from jobs.clusters.managed.ray_launcher import ray_environment
 from jobs.clusters.managed.ray_up_cluster import up
 from jobs.errors import ClusterError
@@ -61,7 +59,7 @@ def test_no_start_accepts_a_changed_key(record: RayUpRecord, monkeypatch: pytest
     before = record.known_hosts_path.read_text()
     monkeypatch.setattr(ray_up_cluster, "responds", lambda record: False)
     monkeypatch.setattr(ray_up_cluster, "head_of", lambda record: record.ssh)
-    with pytest.raises(ClusterError, match=r"head, shows another SSH host key .*rayscribe cluster forget-host hosts"):
+    with pytest.raises(ClusterError, match=r"head, shows another SSH host key .*remove .*hosts.known_hosts"):
         up(CONTENT, idle_stop_minutes=None, timeout_s=1.0, say=print, now_s=1.0, restart=restart)
     assert record.known_hosts_path.read_text() == before
 
@@ -75,14 +73,3 @@ def test_ray_s_own_ssh_checks_the_remembered_key(record: RayUpRecord) -> None:
     for _ in range(2):
         assert subprocess.run(ray, env=ray_environment(record), check=False).returncode == 0
     assert record.known_hosts_path.exists()
-
-
-@pytest.mark.system
-def test_a_changed_key_is_accepted_by_a_command_that_shows_both(record: RayUpRecord) -> None:
-    before = record.known_hosts_path.read_text()
-    refused = CliRunner().invoke(app, ["cluster", "forget-host", "hosts"], input="n\n")
-    assert refused.exit_code != 0 and record.known_hosts_path.read_text() == before
-    assert refused.output.count("SHA256:") == 2
-    accepted = CliRunner().invoke(app, ["cluster", "forget-host", "hosts"], input="y\n")
-    assert accepted.exit_code == 0 and record.known_hosts_path.read_text() != before
-    assert find_record("hosts") == record
