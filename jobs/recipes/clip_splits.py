@@ -61,7 +61,6 @@ def shared_texts(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def _ways(clips: Sequence[Clip]) -> list[tuple[Callable[[Clip], str | None], list[str]]]:
-    """Returns ways to group clips, the best first, each with notes on what it means for the scores."""
     speakers = {clip.speaker for clip in clips if clip.speaker is not None}
     unnamed = sum(clip.speaker is None for clip in clips)
     unknown = "speakers are not known"
@@ -83,7 +82,6 @@ def _ways(clips: Sequence[Clip]) -> list[tuple[Callable[[Clip], str | None], lis
 
 
 def _held_out(sizes: Mapping[str, int], wanted: Sequence[str], target: int, total: int) -> dict[str, str] | None:
-    """Returns the split of each held-out group; None if the groups are too large."""
     waiting = sorted(sizes, key=_hash)
     found: dict[str, str] = {}
     for split in wanted:

@@ -78,7 +78,6 @@ def _nvidia_gpus() -> tuple[Gpu, ...]:
 
 
 def _nvidia_gpu(line: str) -> Gpu:
-    """Parses a line of nvidia-smi: memory in MiB, [N/A] for unknown values."""
     name, memory, capability = (part.strip() for part in line.rsplit(",", 2))
     memory_bytes = int(memory) * 2**20 if memory.isdecimal() else UNKNOWN_MEMORY_BYTES
     return Gpu(name, memory_bytes, has_bfloat16=capability[:1].isdigit() and float(capability) >= BFLOAT16)

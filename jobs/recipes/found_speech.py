@@ -29,7 +29,6 @@ from trainers.data.sources.manifest_fields import (
     delimited_rows,
     in_utf_8,
     json_objects,
-    misread_texts,
     refuse_missing_header,
     separator_of,
     usual_column,
@@ -151,8 +150,7 @@ def find_speech(
         for field, option in _OPTIONS.items():
             message = message.replace(field, option)
         raise type(error)(message) from None
-    notes = (*found.notes, *_misread(found, encoding))
-    return replace(found, notes=notes, encoding=encoding, quoting=quoting, ignored=columns.ignored)
+    return replace(found, encoding=encoding, quoting=quoting, ignored=columns.ignored)
 
 
 def _find(given: str, columns: Columns, tell: Tell, files: SourceFiles) -> FoundSpeech:
@@ -173,19 +171,6 @@ def _find(given: str, columns: Columns, tell: Tell, files: SourceFiles) -> Found
         f"{given}: no such file or folder: name a folder of recordings, a manifest (.csv, .tsv, .jsonl) or FORMAT:PATH "
         f"({', '.join(FORMATS)})"
     )
-
-
-def _misread(found: FoundSpeech, encoding: str) -> Iterator[str]:
-    """Yields a warning if texts are not in the given encoding."""
-    if encoding == UTF_8:
-        return
-    texts = [text for split in found.splits.values() for text in split.source.table["text"].to_pylist()]
-    if misread := misread_texts(texts, encoding):
-        example, meant = misread[0]
-        yield (
-            f"warning: {len(misread):,} of {len(texts):,} texts are UTF-8 and were read as {encoding}, such as "
-            f"{example!r} for {meant!r}: leave out --encoding"
-        )
 
 
 def _in_folder(folder: Path, files: SourceFiles, columns: Columns, tell: Tell) -> FoundSpeech:
@@ -209,7 +194,6 @@ def _in_folder(folder: Path, files: SourceFiles, columns: Columns, tell: Tell) -
 
 
 def _of_format(name: str, where: DataLocation, files: SourceFiles) -> FoundSpeech:
-    """Returns speech in another format than a manifest, which may have its own splits."""
     text = f"{where.format}:{where.path}" + _query(where.options)
     has_splits = where.format in WITH_SPLITS and "split" not in where.options
     splits, notes = {}, list[str]()
@@ -345,7 +329,6 @@ def _manifest(location: str, files: SourceFiles, columns: Columns) -> FoundSplit
 
 
 def _refuse_unknown(location: str, names: Sequence[str], columns: Columns) -> None:
-    """Rejects missing columns, all in one message."""
     no_texts = (
         " (if none does, write what is said into a column text: without transcripts there is nothing to train on)"
     )
@@ -370,7 +353,6 @@ def _open_rows(split: str, location: str, table: pa.Table, files: SourceFiles) -
 
 
 def _columns_of(location: str, text: str, quoting: Quoting) -> tuple[Sequence[str], str | None]:
-    """Returns the names of the columns, and the separator of a .csv."""
     suffix = posixpath.splitext(location)[1].lower()
     if suffix not in (".csv", ".tsv"):
         # An object may lack keys that others have, such as an unknown speaker.

@@ -226,7 +226,6 @@ class _Chooser:
         return content
 
     def _steps(self, batch: int) -> tuple[int, int, str]:
-        """Returns the validation interval in steps, the number of steps, and why."""
         hours, clips = self.speech.train_hours, self.speech.train_clips
         wanted = math.ceil((10 if hours < 1 else 5 if hours < 10 else 3) * clips / batch)
         least, most = (1000, 3000) if self.is_new else (100, 20_000 if self.machine.gpus else CPU_STEPS)

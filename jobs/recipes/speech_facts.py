@@ -1,95 +1,35 @@
 """Measures recordings and transcripts that were found: durations, languages, unreadable recordings.
 
-The language of texts is recognized by their script or their most frequent words, and by a detector.
+A detector recognizes the language of the texts.
 """
 
-import contextlib
-import re
 import time
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
-import py3langid  # type: ignore[import-untyped]
+from py3langid.langid import MODEL_FILE, LanguageIdentifier  # type: ignore[import-untyped]
 
 from jobs.recipes.clip_splits import TRAIN
-from jobs.recipes.found_speech import ALL, FoundSpeech, FoundSplit, Tell
+from jobs.recipes.found_speech import ALL, FoundSpeech, Tell
 from trainers.config.storage_location import StorageOptions
-from trainers.data.audio import SAMPLING_RATE_HZ, decode
-from trainers.errors import AudioError, ConfigError, DataError
-from trainers.inspection.recordings import Recordings, read_recordings
-from trainers.models.language_names import code_or_name, no_token, whisper_code
+from trainers.errors import ConfigError, DataError
+from trainers.inspection.recordings import read_recordings
+from trainers.models.language_names import LANGUAGES, no_token, whisper_code
 
 # Longest time for reading headers of recordings. Seconds.
 LOOK_S = 30.0
 USUAL_PERCENTILE = 99.5
-# Number of recordings that are decoded if no header has a length.
-DECODED = 16
 TEXTS_READ = 20_000
 
 Row = dict[str, Any]
-_UNTOLD = ""
-# Scripts, by the prefix of Unicode's letter names, that usually only one of Whisper's languages is written in.
-_BY_SCRIPT: Mapping[str, str] = {
-    "ARMENIAN": "armenian",
-    "BENGALI": "bengali",
-    "GEORGIAN": "georgian",
-    "GREEK": "greek",
-    "GUJARATI": "gujarati",
-    "GURMUKHI": "punjabi",
-    "HANGUL": "korean",
-    "HIRAGANA": "japanese",
-    "KANNADA": "kannada",
-    "KATAKANA": "japanese",
-    "KHMER": "khmer",
-    "LAO": "lao",
-    "MALAYALAM": "malayalam",
-    "MYANMAR": "myanmar",
-    "SINHALA": "sinhala",
-    "TAMIL": "tamil",
-    "TELUGU": "telugu",
-    "THAI": "thai",
-}
-# Function words, which make up a quarter of any text and more; few are shared by two of these languages.
-_WORDS: Mapping[str, str] = {
-    "afrikaans": "die en van het nie is in wat dit sy om met was hulle ek",
-    "bulgarian": "и на да се в не че за от си това са е по като",
-    "catalan": "i el la de que els en no es amb per una les un del",
-    "czech": "a je se že na to v jsem ale jako by když jsou ve si být",
-    "danish": "og i at det er en på til af den som jeg ikke med har",
-    "dutch": "de het een en van ik te dat niet zijn voor met hij op maar",
-    "english": "the and of to a in is that it was for he with you on have this",
-    "estonian": "ja on ei et see oli ta ma kui ka mis siis aga seda",
-    "finnish": "ja on ei se että oli hän ovat mutta kuin joka niin mitä olen",
-    "french": "le la les de et des est une dans que pas pour je il vous qui sur",
-    "galician": "o de que e a non unha un para con os do da en por",
-    "german": "der die und das ist nicht ein zu ich sie mit den auf eine es dem",
-    "hungarian": "a az és hogy nem egy is van volt de meg csak ez mint",
-    "indonesian": "yang dan di ini itu tidak dengan untuk dari dalam akan pada ke ada",
-    "italian": "il di che la e un per non è sono una con del gli ho mi",
-    "norwegian": "og i det er på som en til å jeg ikke med for av har",
-    "polish": "i w nie na się jest to że z do jak ale o co po przez",
-    "portuguese": "o de que e não um uma para com os do da em por mais eu",
-    "romanian": "și de la nu în că cu pe o un este mai din să pentru",
-    "russian": "и в не на что он с как я это но по а все она так",
-    "slovak": "a je sa na že to v som ale ako by keď si nie čo pre",
-    "slovenian": "in je se da na v ne so ki za bi pa s kot ni bilo",
-    "spanish": "de la que el en y los no un por las se con una es para",
-    "swedish": "och det att är som en på inte jag för med av den har ett",
-    "turkish": "ve bir bu için da de ne çok ben ama daha gibi var mı",
-    "ukrainian": "і в не на що він з як я це але та у до її було",
-    "vietnamese": "và là của không có được cho một những với người các này trong",
-    # These are not told apart: Bosnian, Croatian, Serbian and Macedonian, in both scripts.
-    _UNTOLD: "i je u se da na što sam su ne za ali kao bi od и је у се да на што сам су не за али као би од",
-}
-_LEAST_SHARE, _LEAD, _LEAST_WORDS = 0.15, 1.25, 4
-_LETTERS = re.compile(r"[^\W\d_]+")
-# A detector classifies up to _PARTS parts of the texts, of _PART_CHARACTERS or more each; the share _AGREEING must
-# agree.
-_PARTS, _PART_CHARACTERS, _AGREEING = 200, 100, 0.9
+# The detector classifies up to _PARTS parts of the texts, of _PART_CHARACTERS or more each; for the share _AGREEING it
+# must find the same language, with the probability _LEAST_PROBABILITY.
+_PARTS, _PART_CHARACTERS, _AGREEING, _LEAST_PROBABILITY = 200, 100, 0.9, 0.9
 
 
 @dataclass(frozen=True)
@@ -138,8 +78,7 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
         known = read_recordings(split.source, StorageOptions(), deadline=deadline, progress=progress)
         checked += known.checked
         unreadable |= known.unreadable
-        durations_s = known.durations_s[known.known]
-        durations.append(durations_s if len(durations_s) else _decoded_s(split, known))
+        durations.append(known.durations_s[known.known])
         table_rows = split.source.table.to_pylist()
         kept = [row for row in table_rows if row["id"] not in known.unreadable]
         with_text = [row for row in kept if row["text"].strip()]
@@ -163,17 +102,6 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
 def _folder_of(audio: str, root: str) -> str:
     """Returns the folder of a recording relative to the root, which is the same wherever the data lies."""
     return audio.removeprefix(root).rpartition("/")[0]
-
-
-def _decoded_s(split: FoundSplit, known: Recordings) -> np.ndarray:
-    """Returns durations of some recordings whose headers do not have them."""
-    rows = [row for row in split.source.table.slice(0, DECODED).to_pylist() if row["id"] not in known.unreadable]
-    lengths_s = []
-    for row, content in zip(rows, split.source.reader.read(rows), strict=True):
-        if not isinstance(content, AudioError) and row["offset_s"] is None:
-            with contextlib.suppress(AudioError):
-                lengths_s.append(len(decode(content, name=row["audio"])) / SAMPLING_RATE_HZ)
-    return np.array(lengths_s, dtype=np.float64)
 
 
 def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:
@@ -218,17 +146,7 @@ def longest_text_bytes(rows: Iterable[Row]) -> int:
 
 
 def language_of_texts(texts: Iterable[str]) -> str | None:
-    """Returns Whisper's name of the texts' language; None if it cannot be recognized.
-
-    Words and scripts tell dissimilar languages apart, and recognize a text that is in none of them; a detector always
-    names a language, and tells similar ones apart: Bengali and Assamese, Indonesian and Malay.
-    """
-    texts = [*texts]
-    language = _by_script_or_words(texts)
-    return language if language is not None and _detector_agrees(texts, language) else None
-
-
-def _detector_agrees(texts: Sequence[str], language: str) -> bool:
+    """Returns Whisper's name of the texts' language; None if it cannot be recognized, or has no token."""
     parts = [""]
     for text in texts:
         if len(parts[-1]) >= _PART_CHARACTERS:
@@ -238,25 +156,14 @@ def _detector_agrees(texts: Sequence[str], language: str) -> bool:
         parts[-1] += f" {text.lower()}"
     if len(parts) > 1 and len(parts[-1]) < _PART_CHARACTERS:
         parts.pop()
-    agreeing = sum(code_or_name(py3langid.classify(part)[0]) == code_or_name(language) for part in parts)
-    return agreeing >= _AGREEING * len(parts)
+    found = Counter(_detector().classify(part)[0] for part in parts)
+    (language, count), *_ = found.most_common(1)
+    return LANGUAGES.get(language) if count >= _AGREEING * len(parts) else None
 
 
-def _by_script_or_words(texts: Iterable[str]) -> str | None:
-    scripts, words = Counter[str](), Counter[str]()
-    for text in texts:
-        words.update(_LETTERS.findall(text.lower()))
-        scripts.update(unicodedata.name(letter, "").partition(" ")[0] for letter in text if letter.isalpha())
-    by_script = Counter({_BY_SCRIPT[script]: count for script, count in scripts.items() if script in _BY_SCRIPT})
-    if by_script:
-        language, count = by_script.most_common(1)[0]
-        # Japanese has more kanji than kana.
-        return language if count > scripts.total() * (0.2 if language == "japanese" else 0.5) else None
-    shares = Counter({language: sum(words[word] for word in known.split()) for language, known in _WORDS.items()})
-    (language, count), (_, second) = shares.most_common(2)
-    different = sum(words[word] > 0 for word in _WORDS[language].split())
-    is_told = different >= _LEAST_WORDS and count > _LEAST_SHARE * words.total() and count > _LEAD * second
-    return (language or None) if is_told else None
+@cache
+def _detector() -> Any:
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True, min_confidence=_LEAST_PROBABILITY)
 
 
 def script_of_texts(texts: Iterable[str]) -> str:

@@ -139,14 +139,6 @@ class TestManifests:
         found = find_speech(str(corpus), Columns(), print, quoting="none")
         assert (texts_of(found), found.quoting) == ({ALL: ["text 0", '"text 1', "text 2", 'text 3"']}, "none")
 
-    def test_texts_in_utf_8_that_are_read_as_another_are_told_of(self, corpus: Path) -> None:
-        text = corpus.read_text(encoding="utf-8").replace("text 0", "café")
-        corpus.write_text(text, encoding="utf-8")
-        [note] = look(corpus, "latin-1").notes
-        assert note.startswith(
-            "warning: 1 of 4 texts are UTF-8 and were read as latin-1, such as 'cafÃ©' for 'café': le"
-        )
-
     @pytest.mark.parametrize("separator", [",", ";", "\t"])
     def test_one_without_a_header_is_told_to_need_one(self, corpus: Path, separator: str) -> None:
         content = corpus.read_text(encoding="utf-8").partition("\n")[2].replace(",", separator)
