@@ -92,7 +92,7 @@ class Client:
         self._http.close()
 
     def clusters(self) -> list[str]:
-        return [item["address"] for item in self._get(dict[str, Any], CLUSTERS)["clusters"]]
+        return self._get(dict[str, list[str]], CLUSTERS)["clusters"]
 
     def has_package(self, sha256: str) -> bool:
         request = self._http.build_request("HEAD", _package_path(sha256))

@@ -21,7 +21,6 @@ from jobs.api.server.middleware import (
     bare_app,
 )
 from jobs.api.server.pages import list_page, log_page, page_access, page_rendering, run_page
-from jobs.api.server.pages.list_page import RecentUsage
 from jobs.api.server.pages.page_access import HOME, CookieMiddleware, access_by_token
 from jobs.api.server.pages.page_rendering import PageAccess, PageBackend, error_page
 from jobs.api.server.prometheus import Figures, LedgerCollector, registry_of
@@ -133,7 +132,6 @@ def add_pages(app: FastAPI, pages: PageBackend) -> None:
 
     below = bare_app(openapi_url=None)
     below.state.pages, below.state.threads = pages, pages.threads
-    below.state.recent_usage = RecentUsage()
     for module in (list_page, run_page, log_page, page_rendering, page_access):
         below.include_router(module.router)
     for kind in (RayscribeError, RequestValidationError, HTTPException, Exception):

@@ -41,7 +41,6 @@ class LedgerCollector(Collector):
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Reads nothing yet; the `queues` are reported even if they have no runs."""
         self._read, self._queues, self._holds_lease = read, queues, holds_lease
         self._figures = Recent[Figures](CACHE_TTL_S, clock)
 

@@ -4,8 +4,7 @@ The list is filtered, shown in pages, and kept up to date while it is open.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import urlencode
@@ -18,9 +17,7 @@ from jobs.api.server.pages.page_access import HOME
 from jobs.api.server.pages.page_rendering import PagesDep, RunsDep, page
 from jobs.api.server.pages.run_page import MAX_KEY
 from jobs.api.server.routes.run_routes import CURSOR, Filter, QueryString
-from jobs.model import ENDED, HOLDING, WAITING, RunFilter, RunState, Usage, UsageBy
-from jobs.service.operations import RunOperations
-from jobs.service.service import Recent
+from jobs.model import ENDED, HOLDING, WAITING, RunFilter, RunState, UsageBy
 from trainers.errors import ConfigError, StorageError
 from trainers.run_folder.layout import EVALUATION, RunFolder
 from trainers.scoring.comparison.comparison import compare_named
@@ -40,8 +37,6 @@ SECONDS_PER_DAY = 86_400.0
 # Days by their name in the page's form; None: all time.
 PERIODS: dict[str, float | None] = {"1": 1.0, "7": 7.0, "30": 30.0, "90": 90.0, "all": None}
 SHOWN: tuple[UsageBy, ...] = ("user", "queue")
-# A sum reads all attempts of its period, half a second for a hundred thousand of them.
-KEPT_S = 60.0
 
 router = APIRouter()
 
@@ -134,37 +129,12 @@ class UsageQuery(QueryString):
     days: Literal["1", "7", "30", "90", "all"] = "30"
 
 
-@dataclass(frozen=True)
-class UsageTables:
-    """Usage by each of SHOWN, and when it was summed: seconds since 1970, UTC."""
-
-    at_s: float
-    rows: dict[UsageBy, list[Usage]]
-
-
-class RecentUsage:
-    """The usage of each period, summed at most once a minute for all users together."""
-
-    def __init__(self, clock: Callable[[], float] = time.time):
-        # One cache per period, so that a long one does not block the others.
-        self._recent = {days: Recent[UsageTables](KEPT_S, clock) for days in PERIODS}
-
-    def of(self, days: str, runs: RunOperations) -> UsageTables:
-        """Returns the usage of a period of PERIODS."""
-        period = PERIODS[days]
-
-        def read(now_s: float) -> UsageTables:
-            since_s = None if period is None else now_s - period * SECONDS_PER_DAY
-            return UsageTables(now_s, {by: runs.usage(by, since_s=since_s) for by in SHOWN})
-
-        return self._recent[days].get(read)
-
-
 @router.get("/usage")
 @in_threads("lists")
 def show_usage(request: Request, query: Annotated[UsageQuery, Query()], pages: PagesDep, runs: RunsDep) -> Response:
     """Shows queues with their limits and runs, and the hours of users and queues."""
-    recent: RecentUsage = request.app.state.recent_usage
+    now_s, days = time.time(), PERIODS[query.days]
+    since_s = None if days is None else now_s - days * SECONDS_PER_DAY
     return page(
         request,
         "usage.html.j2",
@@ -172,5 +142,6 @@ def show_usage(request: Request, query: Annotated[UsageQuery, Query()], pages: P
         queues=pages.queues(),
         days=query.days,
         periods=PERIODS,
-        usage=recent.of(query.days, runs),
+        at_s=now_s,
+        usage={by: runs.usage(by, since_s=since_s) for by in SHOWN},
     )

@@ -4,11 +4,10 @@ Texts of other users are escaped; browsers run no inline script and apply no inl
 
 htmx, which keeps pages up to date, is dist/htmx.min.js of its npm package htmx.org, version 4.0.1 (0BSD,
 htmx-4.0.1.LICENSE), byte for byte. The wheel includes it, so that an installation needs no npm and no build step, and
-pages load nothing from elsewhere. Its hash is a constant here, and browsers check it, too. To update: run `npm pack
-htmx.org`, which checks the registry's hash of the package; then replace the file, its license and the two constants.
+pages load nothing from elsewhere. Its hash is a constant here. To update: run `npm pack htmx.org`, which checks the
+registry's hash of the package; then replace the file, its license and the two constants.
 """
 
-import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request, Response
 from jinja2 import Environment
-from starlette.responses import HTMLResponse
+from starlette.responses import FileResponse, HTMLResponse
 
 from jobs.api.protocol import UI
 from jobs.api.server.dependencies import RequestThreads, request_threads
@@ -42,7 +41,6 @@ HTMX_SHA256 = "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"
 FOLDER = Path(__file__).parent / "static"
 # File names with their folders; the pages share the style sheet of reports.
 FILES = {CSS: REPORT_TEMPLATES, "pages.css": FOLDER, "icon.svg": FOLDER, HTMX: FOLDER}
-TYPES = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
 # For good: each URL has the hash of its content.
 CACHE_CONTROL = "public, max-age=31536000, immutable"
 # Content-Security-Policy: what a page may load, and where its forms are sent.
@@ -141,15 +139,19 @@ def _environment() -> Environment:
         "iso": _iso,
         "key": lambda text: quote(text, safe=""),
     }
-    files = static_files()
+    urls = {name: f"{STATIC}/{name}?v={_hash_of(name)}" for name in FILES}
     environment.globals |= {
         "version": version("rayscribe"),
-        "styles": [files[CSS], files["pages.css"]],
-        "icon": files["icon.svg"],
-        "htmx": files[HTMX],
+        "styles": [urls[CSS], urls["pages.css"]],
+        "icon": urls["icon.svg"],
+        "htmx": urls[HTMX],
         "tones": TONES,
     }
     return environment
+
+
+def _hash_of(name: str) -> str:
+    return sha256((FILES[name] / name).read_bytes()).hexdigest()[:12]
 
 
 def _when(at_s: float) -> str:
@@ -174,33 +176,9 @@ PagesDep = Annotated[PageBackend, Depends(pages_of)]
 RunsDep = Annotated[RunOperations, Depends(runs_of)]
 
 
-@dataclass(frozen=True)
-class StaticFile:
-    """A file, its URL, and the hash against which browsers check it."""
-
-    content: bytes
-    media_type: str
-    url: str
-    integrity: str
-
-
-@cache
-def static_files() -> dict[str, StaticFile]:
-    """Returns all files by name."""
-    found = {}
-    for name, folder in FILES.items():
-        content = (folder / name).read_bytes()
-        digest = sha256(content)
-        url = f"{STATIC}/{name}?v={digest.hexdigest()[:12]}"
-        integrity = f"sha256-{base64.b64encode(digest.digest()).decode()}"
-        found[name] = StaticFile(content, TYPES[Path(name).suffix], url, integrity)
-    return found
-
-
 @router.get("/static/{name}")
 def static_file(name: str) -> Response:
     """Returns a file. Needs no token: the files are the same for every installation of a version."""
-    found = static_files().get(name)
-    if found is None:
+    if name not in FILES:
         raise NotFoundError("there is no such file")
-    return Response(found.content, media_type=found.media_type, headers={"Cache-Control": CACHE_CONTROL})
+    return FileResponse(FILES[name] / name, headers={"Cache-Control": CACHE_CONTROL})

@@ -237,6 +237,5 @@ def resume(request: Request, key: KeyDep, runs: RunsDep) -> Response:
 
 
 def _back(request: Request) -> Response:
-    """Redirects to the page of the run, by its name as it was sent."""
     key = request.scope["raw_path"].decode("ascii", "replace").split("/", 3)[3]
     return RedirectResponse(f"{HOME}/{key}", 303)

@@ -54,16 +54,10 @@ class QueuesView(Record):
     queues: list[QueueView]
 
 
-class ClusterView(Record):
-    """A Ray cluster of the service: the URL of its dashboard, as in `job.address`."""
-
-    address: str
-
-
 class ClustersView(Record):
-    """All clusters; the first is the default."""
+    """URLs of the dashboards of all Ray clusters, as in `job.address`; the first is the default."""
 
-    clusters: list[ClusterView]
+    clusters: list[str]
 
 
 class Health(Record):
@@ -110,7 +104,7 @@ def queues_view(ledger: Ledger, queues: QueuesConfig) -> QueuesView:
 @router.get(CLUSTERS, summary="List clusters")
 def list_clusters(service: ServiceDep) -> ClustersView:
     """Lists the Ray clusters that runs may name; the first is the default."""
-    return ClustersView(clusters=[ClusterView(address=address) for address in service.clusters()])
+    return ClustersView(clusters=service.clusters())
 
 
 @router.get(
