@@ -202,7 +202,6 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
 
 def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
-    """Returns the content of a file of `ray up`; a spec is rendered first."""
     file = shipped(file)
     try:
         content = load_yaml_file(file)
@@ -224,7 +223,6 @@ def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def _warn_of_rules(file: Path) -> None:
-    """Warns of rules that a file breaks; starts the cluster nevertheless, since not every rule applies everywhere."""
     broken = sorted({rule for rule, _ in _validated(file).broken})
     if broken:
         say(f"! {file} breaks {', '.join(broken)}: `rayscribe cluster validate {file}` says how to fix it")
@@ -301,7 +299,6 @@ def _name_runs(ending: Record, service: str | None) -> None:
 
 
 def _before_down(record: Record, *, force: bool, with_logs: bool) -> None:
-    """Raises ConflictError if jobs run or may run; archives the logs."""
     from jobs.clusters.managed.managed_cluster import has_ended  # noqa: PLC0415
     from jobs.clusters.managed.node_logs import archive_logs  # noqa: PLC0415
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415

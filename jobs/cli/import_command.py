@@ -135,7 +135,6 @@ def _head(script: str, recipe: ScriptRecipe, left_out: Sequence[str]) -> str:
 
 
 def _of_launcher(line: LaunchLine) -> tuple[list[Override], list[str]]:
-    """Returns the fields that the launcher's options set, and the options that have no field."""
     overrides: list[Override] = [(("scaling", "use_gpu"), line.device != "cpu")]
     left_out = [f"{line.launcher}: {_HPU}"] if line.device == "hpu" else []
     if line.workers is None:
@@ -155,7 +154,6 @@ def _of_launcher(line: LaunchLine) -> tuple[list[Override], list[str]]:
 
 
 def _of_environment(assignments: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the variables that a job can have, and those that it cannot, with the reasons."""
     kept: dict[str, str] = {}
     left_out = []
     for name, value in assignments.items():

@@ -9,10 +9,17 @@ from typing import Annotated, Any, NoReturn
 import typer
 import yaml
 
-from jobs.cli.completion import cluster_option
 from jobs.cli.connect import JsonOption, ServiceOption
 from jobs.cli.output import ForceOption, write_file
-from jobs.cli.submit import FollowOption, Submission, named_address, submit_spec
+from jobs.cli.submit import (
+    ClusterOption,
+    DryRunOption,
+    FollowOption,
+    NoPreflightOption,
+    Submission,
+    named_address,
+    submit_spec,
+)
 from jobs.cli.train import Overrides, joined
 from jobs.submission.assemble import program_of
 from jobs.submission.job_spec import ScriptRunConfig, load_spec
@@ -26,14 +33,12 @@ from trainers.config.strict_loading import load_yaml
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 from trainers.main import run_task
-from trainers.scripts.recipe import placement_note, resolve_program
+from trainers.scripts.recipe import resolve_program
 
 Line = Annotated[
     list[str], typer.Argument(metavar="PROGRAM…", help="The program with its arguments, or a line with its launcher.")
 ]
 NumWorkers = Annotated[int | None, typer.Option(min=1, help="Processes in total, one per device.")]
-NprocPerNode = Annotated[int | None, typer.Option(min=1, help="Processes of each node, with --nnodes.")]
-Nnodes = Annotated[int | None, typer.Option(min=1, help="Nodes, with --nproc-per-node (default: 1).")]
 UseGpu = Annotated[bool, typer.Option("--use-gpu", help="One GPU for each process.")]
 AcceleratorOption = Annotated[
     str | None, typer.Option(help="One device of this kind for each process: cpu, cuda, rocm or hpu.")
@@ -59,22 +64,11 @@ Address = Annotated[
         "machine; with --submit the service's first cluster."
     ),
 ]
-Cluster = Annotated[
-    str | None,
-    cluster_option(
-        "A cluster of `rayscribe cluster up`, by its name. Default: none; with --submit the only one.",
-        "RAYSCRIBE_CLUSTER",
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the complete request without sending it.")]
-SkipPreflight = Annotated[bool, typer.Option("--no-preflight", help="Skip the checks of a submission.")]
 
 
 def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
     line: Line,
     num_workers: NumWorkers = None,
-    nproc_per_node: NprocPerNode = None,
-    nnodes: Nnodes = None,
     use_gpu: UseGpu = False,
     accelerator: AcceleratorOption = None,
     resources: Resources = None,
@@ -90,10 +84,10 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
     force: ForceOption = False,
     submit: Submit = False,
     address: Address = None,
-    cluster: Cluster = None,
+    cluster: ClusterOption = None,
     follow: FollowOption = False,
-    dry_run: DryRun = False,
-    skip_preflight: SkipPreflight = False,
+    dry_run: DryRunOption = False,
+    skip_preflight: NoPreflightOption = False,
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -105,7 +99,7 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
     """
     given = {
         "script.command": line[0] if len(line) == 1 and " " in line[0] else line,
-        "scaling.num_workers": _workers(num_workers, nproc_per_node, nnodes),
+        "scaling.num_workers": num_workers,
         "scaling.use_gpu": use_gpu or None,
         "scaling.accelerator": accelerator,
         "scaling.resources_per_worker": load_yaml(resources) if resources is not None else None,
@@ -133,7 +127,6 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
 
 def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Returns the recipe of a program, with its command line resolved."""
     options: list[Override] = [(tuple(key.split(".")), value) for key, value in given.items()]
     base = {"trainer": "script", "run": {}, "script": {}, "scaling": {}, "job": {}}
     content = apply_overrides(base, [*options, *map(parse_override, overrides)])
@@ -174,17 +167,6 @@ def _origin(recipe: Mapping[str, Any]) -> Path:
     """Returns a path for the recipe, from which a run without a name gets one."""
     words = recipe["script"]["command"]
     return Path(next((word for word in words if not word.startswith("-")), "program")).with_suffix(".yaml")
-
-
-def _workers(num_workers: int | None, nproc_per_node: int | None, nnodes: int | None) -> int | None:
-    if num_workers is not None and (nproc_per_node or nnodes):
-        raise ConfigError("--num-workers is the total, and --nproc-per-node with --nnodes give it, too: keep one")
-    if nproc_per_node is None and nnodes is None:
-        return num_workers
-    each, nodes = nproc_per_node or 1, nnodes or 1
-    if nodes > 1:
-        typer.echo(placement_note("--nproc-per-node", each, each * nodes), err=True)
-    return each * nodes
 
 
 def _variables(pairs: list[str]) -> dict[str, str]:

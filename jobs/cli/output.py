@@ -129,7 +129,6 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
 
 
 def _origin(run: Run) -> dict[str, str]:
-    """Returns how and where a run was started; a run without a queue may have used a Ray of its own."""
     if run.queue:
         by = f"{clock(run.submitted_s)} by {run.user}, queue {run.queue}, priority {run.priority}"
         return {"submitted": by, "cluster": run.address}
@@ -137,7 +136,6 @@ def _origin(run: Run) -> dict[str, str]:
 
 
 def _folder_text(run: Run) -> str:
-    """Returns the run folder, with a note if it is a missing local folder of a run without a queue."""
     is_missing = not run.queue and not is_url(run.run_folder) and not Path(run.run_folder).exists()
     return f"{run.run_folder}, which is not there" if is_missing else run.run_folder
 

@@ -90,7 +90,6 @@ def _write(made: "NewRecipe", *, force: bool) -> None:
 
 
 def _report(made: "NewRecipe") -> None:
-    """Prints what was found and written, and the next commands."""
     for line in made.messages:
         echo(line)
     echo(f"wrote {', '.join(map(str, made.texts))}")
@@ -138,7 +137,6 @@ def recipes(
 
 
 def _needs(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what a recipe needs of its machine and its user."""
     scaling, data = content["scaling"], content["data"]
     workers = scaling["num_workers"]
     if scaling["use_gpu"]:

@@ -62,6 +62,8 @@ ClusterOption = Annotated[
 FollowOption = Annotated[
     bool, typer.Option("--follow", "-f", help="Show states and logs until the run has ended; exit with its exit code.")
 ]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the complete request without sending it.")]
+NoPreflightOption = Annotated[bool, typer.Option("--no-preflight", help="Skip the checks of a submission.")]
 UNNAMED_ADDRESS = "<the service's default>"
 
 
@@ -74,10 +76,8 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
     address: AddressOption = None,
     cluster: ClusterOption = None,
     follow: FollowOption = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the complete request without submitting it.")
-    ] = False,
-    skip_preflight: Annotated[bool, typer.Option("--no-preflight", help="Skip the checks.")] = False,
+    dry_run: DryRunOption = False,
+    skip_preflight: NoPreflightOption = False,
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -324,7 +324,6 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
 
 
 def _report(session: CommandSession, run: Run, how: Submission) -> None:
-    """Prints the submitted run; then follows it, or without a service, waits for its first attempt."""
     session.runs.mean_queued(run.id)
     if not how.json_output:
         echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")

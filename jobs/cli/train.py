@@ -145,7 +145,6 @@ def _run(
     ray: bool | None,
     **options: Any,
 ) -> NoReturn:
-    """Runs one of the three commands, with further fields of its TaskArguments, and ends with its exit code."""
     named = [("--set", each) for each in overrides] + [("--address", address), ("--cluster", cluster)]
     words = [word for name, value in named if value is not None for word in (name, value)]
     engines = {True: ["--ray"], False: ["--no-ray"], None: []}

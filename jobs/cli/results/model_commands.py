@@ -190,7 +190,6 @@ def report(
 
 
 def _page_of(text: str, price: float | None, service: str | None) -> tuple[Storage, Callable[[], str]]:
-    """Returns the folder of a run or of a prepared set, and a function that renders its page."""
     # Imported here: other commands do not need charts, and start faster without.
     from trainers.scoring.report.data_section import prepared_at, prepared_html  # noqa: PLC0415
     from trainers.scoring.report.page import report_html  # noqa: PLC0415

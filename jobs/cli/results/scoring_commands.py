@@ -129,7 +129,6 @@ def _last(name: str) -> str:
 
 
 def _folder(session: CommandSession, name: str) -> RunFolder:
-    """Returns the folder of a run, or one that `rayscribe evaluate` wrote."""
     try:
         return folder_of(session.runs.run(name))
     except NotFoundError:
@@ -200,9 +199,7 @@ def score(
         str | None,
         typer.Option(metavar="CODE", help="Of the speech, e.g. th: says whether WER or CER ranks, and is shown first."),
     ] = None,
-    details: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a line of JSON for each utterance there.")
-    ] = None,
+    details: Details = None,
     force: ForceOption = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

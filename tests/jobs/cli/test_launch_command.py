@@ -55,7 +55,6 @@ def test_what_cannot_be_written_leaves_nothing(
     ("options", "problem"),
     [
         (["--num-workers", "0"], "Invalid value for '--num-workers': Input should be greater than or equal to 1"),
-        (["--nnodes", "0"], "Invalid value for '--nnodes': Input should be greater than or equal to 1"),
         (["--submit", "--set", "scaling.num_workers=0"], "launch: 1 problem\n  - scaling.num_workers: "),
         (["--set", "scaling.num_workers=0"], "launch: 1 problem\n  - scaling.num_workers: "),
     ],
@@ -66,13 +65,6 @@ def test_a_wrong_number_is_refused_by_the_option_and_no_file_is_named(
     assert main(["launch", *options, "--", "train.py"]) == 2
     said = capsys.readouterr().err
     assert problem in said and "train.yaml" not in said
-
-
-def test_so_many_processes_on_each_node_are_said_to_be_a_number() -> None:
-    options = ["--nproc-per-node", "4", "--nnodes", "2", "--write", "-"]
-    result = CliRunner().invoke(app, ["launch", *options, "--", "train.py"])
-    assert yaml.safe_load(result.stdout)["scaling"] == {"num_workers": 8}
-    assert "--nproc-per-node says 4 on each node: Ray Train knows 8 workers in total" in result.stderr
 
 
 @pytest.mark.parametrize(
