@@ -28,7 +28,6 @@ from jobs.submission.job_spec import ScriptRunConfig, files_in_package, gang_of,
 from runtime_env.package import no_such_file, package_size
 from runtime_env.tree import A_LINK_OUT, Tree
 from trainers.config.locations import default_storage_path, storage_path_of
-from trainers.config.parts.scaling_part import CPUS_FOR_DATA, ScalingPart
 from trainers.config.storage_location import is_url
 from trainers.findings import Finding, check, ok, on_other_machines, problem, skipped, warning
 from trainers.storage.factory import tried_out
@@ -120,37 +119,8 @@ def check_gang(context: Context) -> Iterator[Finding]:
         idle = scaling.idle_gpus(capacity.size)
         fits = f"the cluster can hold {_listed(gang.total)}; it has {_listed(capacity.total)}"
         yield ok(fits) if idle is None else warning(idle)
-    elif _only_data_does_not_fit(scaling, capacity):
-        yield skipped("the workers fit, but not Ray Data with them; see data_cpus")
     else:
         yield problem(reason)
-
-
-@check(RECIPE, CLUSTER, RESPONSE, CAPACITY)
-def check_data_cpus(context: Context) -> Iterator[Finding]:
-    """Checks that the workers leave CPUs for Ray Data, which hangs without any (ray#41603)."""
-    capacity = context.capacity
-    assert context.spec is not None and capacity is not None
-    scaling = context.spec.config.scaling
-    each, most = scaling.worker_resources["CPU"], capacity.size.get("CPU", 0.0)
-    taken = each * scaling.max_workers
-    field = "scaling.num_workers.max" if scaling.is_elastic else "scaling.num_workers"
-    if _only_data_does_not_fit(scaling, capacity):
-        yield problem(
-            f"{field} {scaling.max_workers} × {each:g} CPU = {taken:g} of the cluster's {most:g} CPU "
-            f"leaves less than {CPUS_FOR_DATA:g} for Ray Data, which would wait forever: set {field} to "
-            f"at most {int((most - CPUS_FOR_DATA) // each)}, or scaling.resources_per_worker.CPU lower"
-        )
-    elif taken > most:
-        yield skipped("the workers alone do not fit; see gang")
-    else:
-        yield ok(f"the workers take {taken:g} of {most:g} CPU")
-
-
-def _only_data_does_not_fit(scaling: ScalingPart, capacity: Capacity) -> bool:
-    workers = scaling.worker_resources["CPU"] * scaling.max_workers
-    most = capacity.size.get("CPU", 0.0)
-    return workers <= most < workers + CPUS_FOR_DATA
 
 
 def _is_open(address: str) -> bool:
@@ -293,6 +263,6 @@ def node_count(capacity: Capacity | None) -> int | None:
 
 
 OF_PACKAGE = (check_working_dir, check_packaged_data, check_storage_path)
-OF_CLUSTER = (check_cluster, check_open_dashboard, check_versions, check_gang, check_data_cpus)
+OF_CLUSTER = (check_cluster, check_open_dashboard, check_versions, check_gang)
 # Trainings have a check of the same name in their inspection.
 OF_PROGRAMS = (check_storage,)

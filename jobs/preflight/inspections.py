@@ -182,7 +182,6 @@ def build_probe(context: Context, folder: Path) -> SubmitRequest:
 
 
 def _run(context: Context, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
-    """Runs the probe to its end; returns its job info and the lines of its log."""
     clusters, end = context.clusters, time.monotonic() + PROBE_TIMEOUT_S
     assert clusters is not None
     uid = request.metadata[METADATA_UID]

@@ -49,7 +49,7 @@ def test_a_sound_recipe_is_found_sound_from_the_nodes_too(clusters: Clusters, ra
     levels = {item.level for items in found.values() for item in items}
     assert levels == {"ok"}, [item for items in found.values() for item in items if item.level != "ok"]
     nodes = {"probe", "node_model", "node_storage", "node_data", "node_secrets", "node_torch_build", "node_versions"}
-    assert nodes | {"cluster", "open_dashboard", "versions", "gang", "data_cpus"} <= set(found)
+    assert nodes | {"cluster", "open_dashboard", "versions", "gang"} <= set(found)
     assert "mine" in found["probe"][0].text
     assert not (recipe.parent / "runs" / "mine").exists(), "a probe leaves no run folder"
 
@@ -70,7 +70,7 @@ def test_a_gang_that_never_fits_is_found_with_the_cluster_s_own_numbers(
     errors_found = errors(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS + 1}"))
     assert f"{LOGICAL_CPUS + 1} × 1 CPU" in errors_found["gang"]
     errors_found = errors(preflight(clusters, ray_head, recipe, f"scaling.num_workers={LOGICAL_CPUS}"))
-    assert "leaves less than 1 for Ray Data" in errors_found["data_cpus"]
+    assert "+ 1 CPU for Ray Data" in errors_found["gang"]
     errors_found = errors(preflight(clusters, ray_head, recipe, "scaling.use_gpu=true"))
     assert "1 GPU" in errors_found["gang"]
 

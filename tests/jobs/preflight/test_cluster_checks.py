@@ -26,7 +26,6 @@ CLUSTER = named(OF_CLUSTER, "cluster")
 OPEN_DASHBOARD = named(OF_CLUSTER, "open_dashboard")
 VERSION = named(OF_CLUSTER, "versions")
 GANG = named(OF_CLUSTER, "gang")
-DATA_CPUS = named(OF_CLUSTER, "data_cpus")
 NOBODY = "http://127.0.0.1:1"
 
 
@@ -168,25 +167,13 @@ class TestResources:
         assert (level == "ok") or "no worker asks for a GPU, but the cluster has 2: set" in finding.text
         assert (level == "ok") or "(--use-gpu of rayscribe launch), or scaling.accelerator: cpu" in finding.text
 
-    @pytest.mark.parametrize(("workers", "level"), [(7, "ok"), (8, "error"), (9, "skipped")])
-    def test_workers_that_leave_no_cpu_for_ray_data(self, tmp_path: Path, workers: int, level: str) -> None:
+    def test_workers_that_leave_no_cpu_for_ray_data(self, tmp_path: Path) -> None:
         with dashboard_at() as dashboard:
-            context = context_of(tmp_path, {"scaling.num_workers": workers}, address=dashboard.url)
-            finding, gang = single_finding(DATA_CPUS, context), single_finding(GANG, context)
-        assert finding.level == level
-        if level == "error":
-            assert (
-                "scaling.num_workers 8 × 1 CPU = 8 of the cluster's 8 CPU leaves less than 1 for Ray Data, which would "
-                "wait forever: set scaling.num_workers to at most 7"
-            ) in finding.text
-        assert gang.level == {7: "ok", 8: "skipped", 9: "error"}[workers], "each error is reported once"
-
-    def test_the_most_workers_of_an_elastic_recipe_leave_no_cpu_for_ray_data(self, tmp_path: Path) -> None:
-        changes = {"scaling.num_workers": {"min": 2, "max": 8}, "training.global_batch_size": 16}
-        with dashboard_at() as dashboard:
-            finding = single_finding(DATA_CPUS, context_of(tmp_path, changes, address=dashboard.url))
-        assert "scaling.num_workers.max 8 × 1 CPU = 8" in finding.text
-        assert "set scaling.num_workers.max to at most 7" in finding.text
+            context = context_of(tmp_path, {"scaling.num_workers": 8}, address=dashboard.url)
+            finding = single_finding(GANG, context)
+        assert finding.level == "error"
+        assert "scaling.num_workers 8 × 1 CPU + 1 CPU for Ray Data = 9 CPU" in finding.text
+        assert "set scaling.num_workers to at most 7" in finding.text
 
     def test_an_elastic_gang_is_too_large_by_its_most_workers(self, tmp_path: Path) -> None:
         changes = {"scaling.num_workers": {"min": 2, "max": 9}, "training.global_batch_size": 18}
@@ -215,6 +202,5 @@ def test_of_a_cluster_that_does_not_tell_its_resources_nothing_is_claimed(tmp_pa
 
     with dashboard_at() as dashboard:
         context = context_of(tmp_path, address=dashboard.url, clusters=Clusters(connect=refuse))
-        for check in (GANG, DATA_CPUS):
-            finding = single_finding(check, context)
-            assert (finding.level, finding.text) == ("skipped", "the cluster does not report its resources")
+        finding = single_finding(GANG, context)
+        assert (finding.level, finding.text) == ("skipped", "the cluster does not report its resources")

@@ -155,7 +155,7 @@ class TestWhole:
         found = self.preflight(recipe)
         levels = {finding.check: finding.level for findings in found.values() for finding in findings}
         skipped = {check for check, level in levels.items() if level == "skipped"}
-        assert skipped == {"cluster", "open_dashboard", "versions", "gang", "data_cpus"}
+        assert skipped == {"cluster", "open_dashboard", "versions", "gang"}
         assert {level for check, level in levels.items() if check not in skipped} == {"ok"}
         assert {"working_dir", "storage", "manifests", "labels", "torch_build"} <= set(levels)
 
