@@ -1,14 +1,13 @@
 """Records that the ledger stores and clients show: runs, their states, attempts, events. Frozen; seconds since 1970."""
 
 import base64
-import binascii
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from trainers.errors import ConfigError
 
@@ -319,6 +318,9 @@ class Page(Record):
 
 # Position in lists, which are newest first: time of submission, then id.
 Position = tuple[float, str]
+_POSITION = TypeAdapter[Position](
+    tuple[Annotated[float, Field(gt=-LATEST_S, lt=LATEST_S)], str], config={"strict": True}
+)
 
 
 def position_of(run: Run) -> Position:
@@ -340,15 +342,9 @@ def read_cursor(text: str | None) -> Position | None:
     if text is None:
         return None
     try:
-        position: Any = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        # No database accepts half of a surrogate pair, which JSON can hold.
-        json.dumps(position, ensure_ascii=False).encode()
-    except (binascii.Error, ValueError, RecursionError):
-        position = None
-    match position:
-        case [int() | float() as submitted_s, str() as run_id] if abs(submitted_s) < LATEST_S:
-            return float(submitted_s), run_id
-    raise ConfigError(f"cursor {text!r} is not one that a list has ended with: copy it, or leave it out")
+        return _POSITION.validate_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except ValueError:
+        raise ConfigError(f"cursor {text!r} is not one that a list has ended with: copy it, or leave it out") from None
 
 
 class LogLine(Record):

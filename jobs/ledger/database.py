@@ -234,7 +234,6 @@ def _set_timeouts(connection: Connection) -> None:
 
 
 def _prepare_file(path: Path) -> None:
-    """Creates a file that only its owner can read, and turns on WAL, which is stored in the file."""
     make_private_folder(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     mode, end = None, time.monotonic() + LOCK_WAIT_S

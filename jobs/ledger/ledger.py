@@ -168,14 +168,12 @@ class Ledger:
 
 
 def _checked_limit(limit: int) -> int:
-    """Returns the number of rows to read at most; raises ConfigError if it is less than 1."""
     if limit < 1:
         raise ConfigError(f"limit is {limit}: ask for 1 to {MAX_ROWS} rows")
     return min(limit, MAX_ROWS)
 
 
 def _newest(wanted: RunFilter, limit: int, before: Position | None) -> Select[Any]:
-    """Selects the ids of the newest runs."""
     c, tags = tables.runs.c, tables.run_tags.c
     exact = [(c.queue, wanted.queue), (c.user, wanted.user)]
     conditions: list[ColumnElement[bool]] = [column == value for column, value in exact if value is not None]

@@ -140,7 +140,6 @@ def _select_totals(now_s: float) -> Select[Any]:
 
 
 def _held_s(now_s: float, since_s: float | None) -> ColumnElement[float]:
-    """Returns the time for which an attempt has held its gang within the window."""
     attempts = tables.attempts.c
     begin_s: ColumnElement[float] = attempts.created_s
     if since_s is not None:
@@ -149,7 +148,6 @@ def _held_s(now_s: float, since_s: float | None) -> ColumnElement[float]:
 
 
 def _seconds_between(begin_s: ColumnElement[float], end_s: ColumnElement[float]) -> ColumnElement[float]:
-    """Returns a duration; zero if the end is before the begin."""
     return case((end_s > begin_s, end_s - begin_s), else_=0.0)
 
 

@@ -88,7 +88,6 @@ def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[
 
 
 def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> Reason | None:
-    """Returns what must happen before the run may start, other than resources becoming free; None if nothing."""
     for name in run.depends_on:
         state = dependencies.get(name)
         if state is None:

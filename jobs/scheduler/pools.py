@@ -275,7 +275,6 @@ class RunDemands:
         return tuple((pool, self._demand(need, pool.size)) for pool, need in needs if pool is not None)
 
     def _own_pool(self, run: Waiting | Holding) -> Pool | None:
-        """Returns the user's part of the queue; None if users have no limits."""
         if not self._own_sizes.get(run.queue):
             return None
         pool = self._own.get((run.queue, run.user))
@@ -311,6 +310,5 @@ class RunDemands:
 
 
 def _sizes(limits: Limits) -> dict[str, float]:
-    """Returns the size of the pool of these limits; empty without limits."""
     running = {} if limits.max_running is None else {RUNS: float(limits.max_running)}
     return {**caps(limits), **running}

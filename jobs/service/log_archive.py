@@ -91,7 +91,6 @@ class DriverLogArchive:
             self._run(run, attempt, progress)
 
     def _run(self, run: Run, attempt: Attempt, progress: _Progress) -> None:
-        """Archives in a thread, and waits for it as long as this round may."""
         if progress.busy or sum(item.busy for item in self._progress.values()) >= MAX_WORKERS:
             return
         progress.busy, progress.tried_s = True, self._clock()

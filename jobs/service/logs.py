@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from jobs.model import Attempt, AttemptState, LogLine, LogPage, Run
 from jobs.service.run_folders import MAX_DRIVER_BYTES, PIECE_BYTES, RunFolders
@@ -25,6 +28,7 @@ MAX_BYTES, MAX_PAGE_BYTES, MAX_LINES = 1_000_000, 8_000_000, 20_000
 MAX_OFFSET = 2**53
 # Reads from an offset, at most a number of bytes.
 ReadPart = Callable[[int, int], bytes]
+_OFFSETS = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=0, le=MAX_OFFSET)]])
 _SOURCE = re.compile(rf"{DRIVER}|rank-\d+")
 
 
@@ -131,8 +135,6 @@ def _workers(folders: RunFolders, run: Run, attempt: Attempt) -> list[LogStream]
 
 
 def _bytes(folders: RunFolders, run: Run, key: str, start: int, size: int) -> bytes:
-    """Reads a part of a file of the run folder; b"" if there is no such file."""
-
     def read(folder: RunFolder) -> bytes:
         return folder.storage.read_part(key, start, size) if folder.storage.exists(key) else b""
 
@@ -159,11 +161,6 @@ def _offsets_of(cursor: str | None) -> dict[str, int]:
     if cursor is None:
         return {}
     try:
-        offsets = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        if not isinstance(offsets, dict) or not all(
-            type(value) is int and 0 <= value <= MAX_OFFSET for value in offsets.values()
-        ):
-            raise ValueError
-    except (ValueError, RecursionError):
+        return _OFFSETS.validate_json(base64.urlsafe_b64decode(cursor.encode()))
+    except ValueError:
         raise ConfigError(f"cursor {cursor[:80]!r} was not returned by a page of logs: leave it out") from None
-    return offsets

@@ -108,7 +108,6 @@ def _why_no_retry(attempts: Sequence[Attempt], rule: Rule, repeats: int, counted
 
 
 def _since_last_progress(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
-    """Yields the attempts since the newest checkpoint changed, newest first."""
     last = attempts[-1]
     return takewhile(lambda attempt: (attempt.last_step or 0) >= (last.last_step or 0), reversed(attempts))
 

@@ -61,7 +61,6 @@ class RunFolders:
     """Reads run folders; skips those whose storage hangs for a while, so that others need not wait for it."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic):
-        """Reads nothing yet; a storage may take `timeout_s` to respond."""
         self._timeout_s, self._clock = timeout_s, clock
         self._unresponsive: dict[str, float] = {}
         self._waited_s: dict[str, float] = {}

@@ -202,7 +202,6 @@ class Service:
         return self._forecast.get(lambda now_s: forecast(self._ledger, self._clusters, self._queues, now_s=now_s))
 
     def _with_wait_reason(self, run: Run) -> Run:
-        """Returns the run; if it waits, its reason says for what."""
         if not run.state.waiting:
             return run
         wait = self._decision().waits.get(run.id)
@@ -214,7 +213,6 @@ class Service:
 
 
 def _is_below(location: str, root: str) -> bool:
-    """Returns True if a folder or URL is below another, by their names."""
     parts = location.split("/")
     return ".." not in parts and location.startswith(f"{root.rstrip('/')}/")
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 
 from jobs.clusters.registry import CachingClusters, Clusters
@@ -26,19 +27,15 @@ REFRESH_TIMEOUT_S = 10.0
 CAPACITY_TIMEOUT_S = 5.0
 
 
+@dataclass(frozen=True)
 class StandaloneService:
     """A service and a controller in this process."""
 
-    def __init__(
-        self,
-        service: Service,
-        controller: Controller,
-        packages: PackageStore,
-        ledger: Ledger,
-        queues: QueuesConfig,
-    ):
-        self.service, self.controller, self.packages = service, controller, packages
-        self.ledger, self.queues = ledger, queues
+    service: Service
+    controller: Controller
+    packages: PackageStore
+    ledger: Ledger
+    queues: QueuesConfig
 
     def refresh(self, *, submit: bool = True) -> bool:
         """Updates the ledger by one round of the controller, unless another process holds the lease.

@@ -41,12 +41,10 @@ class AllRuns:
     """Finds runs by name, folder or URL, and forwards operations to where each is known."""
 
     def __init__(self, queued: Operations, *, timeout_s: float = TIMEOUT_S):
-        """Reads nothing yet; `queued` has the runs of a queue."""
         self._queued, self._direct = queued, DirectRuns(timeout_s=timeout_s)
         self._found: dict[str, str | Registered] = {}
 
     def _of(self, text: str) -> tuple[KnownRuns, str]:
-        """Returns the operations that know a run, and its key there."""
         found = self._known(text)
         return (self._queued, found) if isinstance(found, str) else (self._direct, found.url)
 
@@ -179,7 +177,6 @@ class AllRuns:
             return None
 
     def _is_direct(self, known: Registered) -> bool:
-        """Returns True if the list shows the run as one without a queue."""
         queued = self._queued_run(known.name)
         return queued is None or queued.run_folder != known.url or _is_later(known, queued)
 

@@ -59,7 +59,6 @@ class DirectRuns:
     """
 
     def __init__(self, *, timeout_s: float):
-        """Reads nothing yet."""
         self._folders = RunFolders(timeout_s=timeout_s)
         self._unregistered: dict[str, Registered] = {}
 
@@ -211,7 +210,6 @@ def _tags_of(known: Registered) -> list[str]:
 
 
 def _is_wanted(known: Registered, wanted: RunFilter) -> bool:
-    """Returns True if the run passes all filters but that of its state."""
     of_user = wanted.user in (None, current_user())
     return of_user and wanted.queue is None and (wanted.tag is None or wanted.tag in _tags_of(known))
 
@@ -290,7 +288,6 @@ def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
 
 
 def _finished(known: Registered, progress: Progress | None) -> str:
-    """Returns the reason of a finished run, whose driver may have been stopped or killed afterwards."""
     detail = progress.detail if progress is not None and progress.phase == ENDED else ""
     if detail.startswith("stopped") or (known.is_running is False and known.exit_code != 0):
         again = f"the same command, or `rayscribe resume {known.name}`, completes it"
@@ -299,7 +296,6 @@ def _finished(known: Registered, progress: Progress | None) -> str:
 
 
 def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:
-    """Returns the state of a run whose driver has ended without finishing it."""
     if known.exit_code is not None:
         return _state_by_code(known), headline_of(known.reason) or "ended"
     came = f" at {describe(found.progress)}" if found.progress is not None else ""
@@ -345,21 +341,15 @@ def _attempts(folder: RunFolder, run: Run, known: Registered) -> list[Attempt]:
             resume_from.pop(state.attempt, None)
             if state.checkpoints:
                 resume_from[state.attempt] = state.checkpoints[-1].name
+    newest = range(max(1, state.attempt - MAX_ATTEMPTS + 1), state.attempt + 1)
+    found = [_attempt(folder, number, run, known, number in finished) for number in newest]
     return [
-        _attempt(folder, number, run, known, number in finished, resume_from.get(number), last_step.get(number))
-        for number in range(max(1, state.attempt - MAX_ATTEMPTS + 1), state.attempt + 1)
+        each.model_copy(update={"resume_from": resume_from.get(each.number), "last_step": last_step.get(each.number)})
+        for each in found
     ]
 
 
-def _attempt(
-    folder: RunFolder,
-    number: int,
-    run: Run,
-    known: Registered,
-    has_finished: bool,
-    resume_from: str | None,
-    last_step: int | None,
-) -> Attempt:
+def _attempt(folder: RunFolder, number: int, run: Run, known: Registered, has_finished: bool) -> Attempt:
     progress = progress_of(read_status(folder, number))
     began = folder.read_json(f"{ATTEMPTS}/{number}/{ATTEMPT}") or {}
     created_s = seconds_of(began["started"]) if began.get("started") else known.started_s
@@ -374,13 +364,11 @@ def _attempt(
         submission_id="",
         state=AttemptState.SUBMITTED if lives else AttemptState.ENDED,
         gang=run.gang,
-        resume_from=resume_from,
         created_s=created_s,
         ended_s=None if lives else max(created_s, progress.at_s if progress is not None else created_s),
         cause=None if lives else cause,
         exit_code=run.exit_code if is_newest and not lives else None,
         message="" if lives else headline_of(detail),
-        last_step=last_step,
     )
 
 
@@ -449,7 +437,6 @@ def events_of(run: Run, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]
 
 
 def _text(kind: str, entry: Mapping[str, Any], *, again: bool) -> str:
-    """Returns the line for people of an entry of the journal."""
     match kind:
         case "opened" if "group" in entry:
             reason = f", after: {entry['reason']}" if entry.get("reason") else ""

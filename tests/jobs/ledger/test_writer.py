@@ -88,12 +88,6 @@ class TestChanging:
         with pytest.raises(NotFoundError, match="no run is named ghost"), ledger.write() as writer:
             writer.change(make_run("ghost"), cause="x", text="", at_s=1.0)
 
-    @pytest.mark.parametrize("field", ["id", "uid", "user", "config", "gang", "version", "submitted_s", "color"])
-    def test_what_was_asked_for_never_changes(self, ledger: Ledger, field: str) -> None:
-        run, fields = add(ledger, "r"), dict[str, Any]({field: "other"})
-        with pytest.raises(AssertionError, match=f"not for changing.*{field}"), ledger.write() as writer:
-            writer.change(run, cause="x", text="", at_s=1.0, **fields)
-
     def test_a_transaction_inside_another_is_refused_rather_than_waited_for(self, ledger: Ledger) -> None:
         with pytest.raises(AssertionError, match="inside another"), ledger.write():
             add(ledger, "r")
