@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,13 +56,22 @@ class Recordings:
         return ~np.isnan(self.durations_s)
 
 
-def read_recordings(source: SourceSplit, storage_options: StorageOptions, *, deadline: float) -> Recordings:
-    """Reads headers of rows at random until all are read or the monotonic clock reaches `deadline`."""
+def read_recordings(
+    source: SourceSplit,
+    storage_options: StorageOptions,
+    *,
+    deadline: float,
+    progress: Callable[[int], None] = lambda checked: None,
+) -> Recordings:
+    """Reads headers of rows at random until all are read or the monotonic clock reaches `deadline`.
+
+    `progress` is called regularly with the number of recordings read.
+    """
     declared_s = source.table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
     known = Recordings(declared_s)
     try:
         if source.has_file_per_recording:
-            _read_headers(source, known, storage_options, deadline)
+            _read_headers(source, known, storage_options, deadline, progress)
         else:
             _read_sample(source, known, deadline)
     except StorageError as error:
@@ -70,7 +79,13 @@ def read_recordings(source: SourceSplit, storage_options: StorageOptions, *, dea
     return known
 
 
-def _read_headers(source: SourceSplit, known: Recordings, storage_options: StorageOptions, deadline: float) -> None:
+def _read_headers(
+    source: SourceSplit,
+    known: Recordings,
+    storage_options: StorageOptions,
+    deadline: float,
+    progress: Callable[[int], None],
+) -> None:
     table = source.table.select(["id", "audio", "offset_s"])
     paths = table["audio"]
     wanted = np.isnan(known.durations_s)
@@ -86,6 +101,7 @@ def _read_headers(source: SourceSplit, known: Recordings, storage_options: Stora
         for start in range(0, len(rows), AT_A_TIME):
             for row, found in pool.map(read, rows[start : start + AT_A_TIME]):
                 known.note(table.slice(row, 1).to_pylist()[0], row, found)
+                progress(known.checked)
             if time.monotonic() > deadline:
                 return
 

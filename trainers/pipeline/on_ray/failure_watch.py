@@ -53,7 +53,8 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         """Notes that a group has ended, and counts groups that did not start; waits for capacity are not counted.
 
-        Raises an error that would recur, or that an elastic group did not start too often; for fixed ones, Ray counts.
+        Raises an error that would recur, and that of an elastic group which failed to start too often. For a fixed
+        group, Ray itself counts.
         """
         if not isinstance(current_state, RestartingState | ReschedulingState) or current_state is previous_state:
             return
