@@ -183,7 +183,10 @@ class Client:
             try:
                 response = self._http.send(request)
             except httpx.TransportError as error:
-                failure: Exception = self._unavailable(error)
+                failure: Exception = ServiceError(
+                    f"the service {self._url} does not respond ({str(error) or type(error).__name__}): check the URL "
+                    "(--service, RAYSCRIBE_SERVICE) and that `rayscribe serve` runs there"
+                )
                 retry = repeatable or isinstance(error, NOT_SENT)
             else:
                 if response.is_success or response.status_code in allowed:
@@ -200,13 +203,6 @@ class Client:
         return ServiceError(
             f"{self._url} does not respond like a Rayscribe service of this version ({what}): check the URL, any "
             "proxy in between, and that both versions are the same"
-        )
-
-    def _unavailable(self, error: httpx.TransportError) -> ServiceError:
-        cause = str(error) or type(error).__name__
-        return ServiceError(
-            f"the service {self._url} does not respond ({cause}): check the URL (--service, RAYSCRIBE_SERVICE) and "
-            "that `rayscribe serve` runs there"
         )
 
     def _error_of(self, response: httpx.Response) -> Exception:

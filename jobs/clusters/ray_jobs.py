@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -107,7 +107,11 @@ class RayJobs:
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
         every = self._call(lambda: self._state.all(StateResource.NODES))
-        each = tuple(_resources_of(node.resources_total or {}) for node in every if node.state == "ALIVE")
+        each = tuple(
+            {name: float(value) for name, value in (node.resources_total or {}).items() if not name.startswith("node:")}
+            for node in every
+            if node.state == "ALIVE"
+        )
         if not each:
             raise ClusterError(f"{self.address}: no node has joined it yet; wait for its head to come up")
         names = sorted({name for node in each for name in node})
@@ -201,10 +205,6 @@ def _job_info_of(details: JobDetails) -> JobInfo:
         ray_job_id=details.job_id or "",
         uid=(details.metadata or {}).get(METADATA_UID, ""),
     )
-
-
-def _resources_of(raw: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in raw.items() if not name.startswith("node:")}
 
 
 def _has_status(error: Exception, statuses: Collection[int]) -> bool:

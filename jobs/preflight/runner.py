@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from jobs.submission.assemble import Bundle
     from jobs.submission.job_spec import JobSpec
 
-PACKAGED, MANIFESTS = "packaged_data", "manifests"
 SIGNS = {Level.OK: "✓", Level.WARNING: "!", Level.ERROR: "✗", Level.SKIPPED: "-"}
 
 
@@ -39,7 +38,7 @@ def run_preflight(
         return _made([*OF_PACKAGE, *OF_CLUSTER, *OF_PROGRAMS], context)
     with inspecting(context) as inspected:
         # The other checks run meanwhile.
-        findings = _without_repeats([*_made([*OF_PACKAGE, *OF_CLUSTER], context), *inspected()])
+        findings = [*_made([*OF_PACKAGE, *OF_CLUSTER], context), *inspected()]
     if deep and context.address is not None:
         findings += probe(context)
     return findings
@@ -47,16 +46,6 @@ def run_preflight(
 
 def _made(checks: "Sequence[Check[Context]]", context: "Context") -> list[Finding]:
     return [finding for check in checks for finding in run_check(check, context)]
-
-
-def _without_repeats(findings: Sequence[Finding]) -> list[Finding]:
-    """Removes repeated findings: the check of the package names a missing manifest, not again the one that reads it."""
-    missing = {_field(each) for each in findings if each.check == PACKAGED and each.level == Level.ERROR}
-    return [each for each in findings if not (each.check == MANIFESTS and _field(each) in missing)]
-
-
-def _field(finding: Finding) -> str:
-    return finding.text.partition(": ")[0]
 
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:

@@ -194,7 +194,8 @@ def _in_folder(folder: Path, files: SourceFiles, columns: Columns, tell: Tell) -
 
 
 def _of_format(name: str, where: DataLocation, files: SourceFiles) -> FoundSpeech:
-    text = f"{where.format}:{where.path}" + _query(where.options)
+    query = "&".join(f"{name}={value}" for name, value in where.options.items())
+    text = f"{where.format}:{where.path}" + (f"?{query}" if query else "")
     has_splits = where.format in WITH_SPLITS and "split" not in where.options
     splits, notes = {}, list[str]()
     for split in SPLIT_WORDS if has_splits else (ALL,):
@@ -210,10 +211,6 @@ def _of_format(name: str, where: DataLocation, files: SourceFiles) -> FoundSpeec
         clip = _LANGUAGE_IN_CLIP.match(table["id"][0].as_py())
         language = clip[1].lower() if clip is not None else None
     return FoundSpeech(name, where.format, where.path, splits, language, tuple(notes))
-
-
-def _query(options: Mapping[str, str]) -> str:
-    return "?" + "&".join(f"{name}={value}" for name, value in options.items()) if options else ""
 
 
 def _common_voice(folder: Path, named: Sequence[Path], files: SourceFiles) -> FoundSpeech | None:

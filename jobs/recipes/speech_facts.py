@@ -83,7 +83,9 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
         kept = [row for row in table_rows if row["id"] not in known.unreadable]
         with_text = [row for row in kept if row["text"].strip()]
         without_text += len(kept) - len(with_text)
-        rows[name] = [{**row, "folder": _folder_of(row["audio"], found.root)} for row in with_text]
+        # Relative to the root, so that it is the same wherever the data lies.
+        folders = [row["audio"].removeprefix(found.root).rpartition("/")[0] for row in with_text]
+        rows[name] = [{**row, "folder": folder} for row, folder in zip(with_text, folders, strict=True)]
     told = tuple(f"{name}: {reason}" for name, reason in unreadable.items())
     if checked and len(unreadable) == checked:
         raise DataError(
@@ -97,11 +99,6 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
     # A test set without texts cannot be scored; another one is drawn instead.
     rows = {name: of_split for name, of_split in rows.items() if of_split}
     return MeasuredSpeech(rows, np.concatenate(durations), told, without_text)
-
-
-def _folder_of(audio: str, root: str) -> str:
-    """Returns the folder of a recording relative to the root, which is the same wherever the data lies."""
-    return audio.removeprefix(root).rpartition("/")[0]
 
 
 def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:

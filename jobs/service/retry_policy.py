@@ -80,7 +80,7 @@ def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision
     code = f" with exit code {last.exit_code}" if last.exit_code is not None else ""
     what = f"{rule.what}{code}" + (f": {last.message}" if last.message else "")
     repeats = sum(1 for _ in takewhile(lambda earlier: _same_failure(earlier, last), _since_last_progress(attempts)))
-    counted = sum(_counts(attempt) for attempt in attempts)
+    counted = sum(attempt.cause in RULES and RULES[attempt.cause].counts for attempt in attempts)
     no_retry = _why_no_retry(attempts, rule, repeats, counted, max_retries)
     if no_retry is not None:
         state = RunState.STOPPED if last.cause == Cause.STOPPED else RunState.FAILED
@@ -115,7 +115,3 @@ def _since_last_progress(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
 def _same_failure(one: Attempt, other: Attempt) -> bool:
     """Returns True if two attempts ended in the same way; for Cause.ENTRYPOINT, with the same exit code."""
     return one.cause == other.cause and (one.cause != Cause.ENTRYPOINT or one.exit_code == other.exit_code)
-
-
-def _counts(attempt: Attempt) -> bool:
-    return attempt.cause in RULES and RULES[attempt.cause].counts

@@ -163,7 +163,7 @@ def _show(found: "Comparison", settings: dict[str, list[Any]], systems: Sequence
     if settings:
         echo("what differs:")
         fields = ("FIELD", *(_cut(system.name, LONGEST_NAME) for system in systems))
-        values = [(name, *(_cut(_text(value), LONGEST_VALUE) for value in of)) for name, of in settings.items()]
+        values = [(name, *(_cut(value, LONGEST_VALUE) for value in of)) for name, of in settings.items()]
         print_table(fields, values)
 
 
@@ -176,11 +176,8 @@ def _bounds(found: "Interval | None", sign: str = "") -> str:
     return "-" if found is None else f"{found.low:{sign}.2f} … {found.high:{sign}.2f}"
 
 
-def _text(value: Any) -> str:
-    return "-" if value is None else str(value)
-
-
-def _cut(text: str, longest: int) -> str:
+def _cut(value: Any, longest: int) -> str:
+    text = "-" if value is None else str(value)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 

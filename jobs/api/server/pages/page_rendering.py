@@ -139,7 +139,8 @@ def _environment() -> Environment:
         "iso": _iso,
         "key": lambda text: quote(text, safe=""),
     }
-    urls = {name: f"{STATIC}/{name}?v={_hash_of(name)}" for name in FILES}
+    hashes = {name: sha256((folder / name).read_bytes()).hexdigest() for name, folder in FILES.items()}
+    urls = {name: f"{STATIC}/{name}?v={of[:12]}" for name, of in hashes.items()}
     environment.globals |= {
         "version": version("rayscribe"),
         "styles": [urls[CSS], urls["pages.css"]],
@@ -148,10 +149,6 @@ def _environment() -> Environment:
         "tones": TONES,
     }
     return environment
-
-
-def _hash_of(name: str) -> str:
-    return sha256((FILES[name] / name).read_bytes()).hexdigest()[:12]
 
 
 def _when(at_s: float) -> str:
