@@ -64,7 +64,7 @@ def insert_values(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def request_sha256(run: Run) -> str:
     """Returns a hash of the request: equal for two submissions of the same request."""
-    return hashlib.sha256(f"{run.package} {run.address} {config_text(run.config)}".encode()).hexdigest()
+    return hashlib.sha256(f"{run.id} {run.package} {run.address} {config_text(run.config)}".encode()).hexdigest()
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
