@@ -302,8 +302,10 @@ def prepare(
     """
     if source.members:
         how: dict[str, Any] = {"cache_url": cache_url, "storage_options": storage_options, "run": run}
-        of_one = partial(prepare, data=data, **how, runner=runner, log=log)
-        return JoinedSet.of([JoinedMember(each.name, each.language, of_one(each.source)) for each in source.members])
+        sets = [prepare(each.source, data, **how, runner=runner, log=log) for each in source.members]
+        return JoinedSet.of(
+            [JoinedMember(each.name, each.language, made) for each, made in zip(source.members, sets, strict=True)]
+        )
     cache = open_storage(cache_url, storage_options)
     options = PrepareOptions.of(data)
     key = prepared_key(source, data)
