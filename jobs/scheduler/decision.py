@@ -1,7 +1,9 @@
 """Input and output of the scheduling policy: rows of the ledger in, a decision out."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from jobs.scheduler.feasibility import Resources
@@ -53,11 +55,9 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a run does not start now, and its position among the waiting runs of its queue, from 1."""
+    """Reason why a run does not start now, and its position among the waiting runs of its queue, from 1."""
 
-    run: Waiting
     position: int
-    cause: WaitCause
     reason: str
 
 
@@ -70,20 +70,47 @@ class WaitTotals:
     longest_s: float = 0.0
 
 
+class WaitReasons(Mapping[str, Wait]):
+    """Reasons of waiting runs, computed on access, since thousands wait and few are asked about."""
+
+    def __init__(self, runs: Sequence[Waiting], reason_of: Callable[[int], Reason]):
+        """Takes the waiting runs in rank order, and a function that returns the reason of the run at an index."""
+        self._runs, self._reason_of = runs, reason_of
+
+    def __getitem__(self, run_id: str) -> Wait:
+        place, position = self._places[run_id]
+        return Wait(position, self._reason_of(place).text)
+
+    def totals(self, now_s: float) -> dict[tuple[str, WaitCause], WaitTotals]:
+        found: dict[tuple[str, WaitCause], WaitTotals] = {}
+        for place, run in enumerate(self._runs):
+            total = found.setdefault((run.queue, self._reason_of(place).cause), WaitTotals())
+            waited_s = max(0.0, now_s - run.queued_s)
+            total.runs, total.seconds = total.runs + 1, total.seconds + waited_s
+            total.longest_s = max(total.longest_s, waited_s)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (run.id for run in self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Index of each run, and its position in its queue; threads may compute it twice, with the same result."""
+        last: dict[str, int] = {}
+        places = {}
+        for place, run in enumerate(self._runs):
+            last[run.queue] = position = last.get(run.queue, 0) + 1
+            places[run.id] = place, position
+        return places
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The decision about the waiting runs: those that start, in this order, those that wait, and those refused."""
 
     start: tuple[str, ...]
-    waits: dict[str, Wait]
+    waits: WaitReasons
     refuse: dict[str, str]
-
-    def wait_totals(self, now_s: float) -> dict[tuple[str, WaitCause], WaitTotals]:
-        """Returns the waits by queue and cause."""
-        found: dict[tuple[str, WaitCause], WaitTotals] = {}
-        for wait in self.waits.values():
-            total = found.setdefault((wait.run.queue, wait.cause), WaitTotals())
-            waited_s = max(0.0, now_s - wait.run.queued_s)
-            total.runs, total.seconds = total.runs + 1, total.seconds + waited_s
-            total.longest_s = max(total.longest_s, waited_s)
-        return found

@@ -31,16 +31,17 @@ Consequences, which are tested:
 import math
 import time
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from functools import cache
-from operator import attrgetter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 
 from jobs.model import MAX_BACKOFF_S, RunState
-from jobs.scheduler.decision import Decision, Holding, Reason, Wait, WaitCause, Waiting
-from jobs.scheduler.feasibility import Capacity
+from jobs.scheduler.decision import Decision, Holding, Reason, WaitCause, Waiting, WaitReasons
+from jobs.scheduler.feasibility import EPSILON, Capacity
 from jobs.scheduler.limits import QueuesConfig
-from jobs.scheduler.pools import Blocker, RunDemands
+from jobs.scheduler.pools import Blocker, RunDemands, SchedulingGroup
+
+# Why a run waits: a reason, what blocks it in a pool, or the run itself, whose reason is computed on access.
+_Found = Reason | Blocker | Waiting
 
 
 def decide(
@@ -57,24 +58,30 @@ def decide(
     `capacity` has the clusters that respond, by address; `unreachable` has the reasons of the others. `dependencies`
     has the states of the runs that others depend on.
     """
-    pools = RunDemands(capacity, queues, unreachable or {})
+    pools = RunDemands(capacity, queues, _needed_by_all(waiting), unreachable or {})
     for held in holding:
         for pool, demand in pools.demands(held):
             pool.hold(demand)
     start: list[str] = []
     refuse: dict[str, str] = {}
-    blocked: list[tuple[Waiting, Reason | Blocker]] = []
+    blocked: list[Waiting] = []
+    reasons: list[_Found] = []
     for run in ranked(waiting, queues.patience_s, now_s):
-        failed = _failed_dependency(run, dependencies)
+        failed = _failed_dependency(run, dependencies) if run.depends_on else None
         if failed is not None:
             refuse[run.id] = failed
             continue
-        found = _wait_reason(run, dependencies, now_s) or _start_or_reserve(run, pools)
-        if found is None:
+        reason: _Found | None = None
+        if run.depends_on or run.not_before_s is not None:
+            reason = _wait_reason(run, dependencies, now_s)
+        if reason is None:
+            reason = run if pools.exhausted or (group := pools.group_of(run)).blocked else _start_or_reserve(run, group)
+        if reason is None:
             start.append(run.id)
         else:
-            blocked.append((run, found))
-    return Decision(tuple(start), _waits(blocked), refuse)
+            blocked.append(run)
+            reasons.append(reason)
+    return Decision(tuple(start), WaitReasons(blocked, _wording(reasons, pools)), refuse)
 
 
 def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[Waiting]:
@@ -85,6 +92,15 @@ def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[
     overdue = bisect_left(by_time, now_s - patience_s, key=attrgetter("queued_s"))
     # Sorting is stable: equals keep their order.
     return by_time[:overdue] + sorted(by_time[overdue:], key=attrgetter("priority"), reverse=True)
+
+
+def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
+    """Returns the resources of which every run needs more than an amount that counts as none."""
+    needs = list({id(run.need): run.need for run in waiting}.values())  # thousands share one
+    shared = set(needs[0]).intersection(*needs) if needs else set()
+    if not shared or min(min(need.values()) for need in needs) > 2 * EPSILON:
+        return shared
+    return {name for name in shared if min(map(itemgetter(name), needs)) > 2 * EPSILON}
 
 
 def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> Reason | None:
@@ -110,9 +126,9 @@ def _failed_dependency(run: Waiting, dependencies: Mapping[str, RunState]) -> st
     return None
 
 
-def _start_or_reserve(run: Waiting, pools: RunDemands) -> Reason | Blocker | None:
+def _start_or_reserve(run: Waiting, group: SchedulingGroup) -> Reason | Blocker | None:
     """Starts the run, or reserves resources for it in its pools; returns what blocks it, None if it starts."""
-    demands = pools.demands_or_reason(run)
+    demands = group.demands_or_reason(run)
     if isinstance(demands, Reason):
         return demands
     for level, (pool, demand) in enumerate(demands, start=1):
@@ -120,19 +136,29 @@ def _start_or_reserve(run: Waiting, pools: RunDemands) -> Reason | Blocker | Non
         if blocker is not None:
             for narrow, own_demand in demands[:level]:
                 narrow.reserve(run.id, own_demand)
+            group.update()
             return blocker
     for pool, demand in demands:
         pool.hold(demand)
     return None
 
 
-def _waits(blocked: Iterable[tuple[Waiting, Reason | Blocker]]) -> dict[str, Wait]:
-    """Words the reasons, after all starts, so that free amounts are correct."""
-    word = cache(Blocker.reason)  # thousands share a text
-    positions = Counter[str]()
-    waits = {}
-    for run, found in blocked:
-        reason = word(found) if isinstance(found, Blocker) else found
-        positions[run.queue] += 1
-        waits[run.id] = Wait(run, positions[run.queue], reason.cause, reason.text)
-    return waits
+def _wording(reasons: Sequence[_Found], pools: RunDemands) -> Callable[[int], Reason]:
+    """Returns a function that words the reason at an index, after all starts, so that free amounts are correct."""
+    worded: dict[Blocker, Reason] = {}  # thousands share a text
+
+    def reason_at(place: int) -> Reason:
+        reason = reasons[place]
+        if isinstance(reason, Waiting):
+            # The reason of a blocked group, see `SchedulingGroup.blocked`.
+            demands = pools.group_of(reason).demands_or_reason(reason)
+            if isinstance(demands, Reason):
+                return demands
+            reason = next(found for pool, demand in demands if (found := pool.blocker(demand)) is not None)
+        if isinstance(reason, Reason):
+            return reason
+        if reason not in worded:
+            worded[reason] = reason.reason()
+        return worded[reason]
+
+    return reason_at

@@ -24,7 +24,7 @@ Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
@@ -131,15 +131,26 @@ class Pool:
     """Size of a pool, what is held, and what is reserved, in one pass over the waiting runs.
 
     Both free and spare amounts only shrink during a pass, so that a refused demand is refused again, for the same
-    reason.
+    reason. A pool is exhausted when nothing is left of a resource that all demands take: all are refused for the rest
+    of the pass.
     """
 
-    def __init__(self, name: str, size: Mapping[str, float], allowed_by: str | None = None):
-        """Creates an empty pool; demands have only resources in `size`.
+    def __init__(
+        self,
+        name: str,
+        size: Mapping[str, float],
+        allowed_by: str | None = None,
+        *,
+        always: Collection[str] = (),
+        within: "Pool | None" = None,
+    ):
+        """Creates an empty pool; demands have only resources in `size`, and every demand needs those in `always`.
 
-        `allowed_by` says who sets the limits of a queue or a user.
+        `allowed_by` says who sets the limits of a queue or a user; a demand on a pool `within` a wider one must also
+        fit into that.
         """
-        self.name, self.size, self._allowed_by = name, size, allowed_by
+        self.name, self.size, self._allowed_by, self._within = name, size, allowed_by, within
+        self._always = [resource for resource in always if resource in size]
         self._free = dict(size)
         self._spare = dict.fromkeys(size, math.inf)
         self._reserved_for: dict[str, Reservation] = {}
@@ -148,6 +159,12 @@ class Pool:
         self._added: list[Demand] = []
         self._refused: dict[Demand, Blocker] = {}
         self._waiting = 0
+        self._closed = self.exhausted = False
+
+    @property
+    def closed(self) -> bool:
+        """True if no other run can start in this pool during this pass."""
+        return self._closed or (self._within is not None and self._within.closed)
 
     @property
     def cause(self) -> WaitCause:
@@ -172,25 +189,31 @@ class Pool:
         return found
 
     def hold(self, demand: Demand) -> None:
+        free = self._free
         self._added.append(demand)
         for name, value in demand.items:
-            self._free[name] -= value
-            self._spare[name] -= value
+            free[name] = left = free[name] - value
+            if left <= EPSILON:
+                self._update_closed()
+        if self._waiting:
+            for name, value in demand.items:
+                self._spare[name] -= value
+            self._update_closed()
 
     def reserve(self, run_id: str, demand: Demand) -> None:
         spare = self._spare
-        if all(spare[name] <= EPSILON for name in demand.amounts):
+        if self.closed or all(spare[name] <= EPSILON for name in demand.amounts):
             return  # later runs could not use any of these resources in any case
         self._waiting += 1
         if self._waiting > MAX_WAITING:
-            for name in self.size:
-                spare[name], self._reserved_for[name] = 0.0, Reservation(None, name, 0.0)
+            self._close()
             return
         for (name, value), left in zip(demand.items, self._remaining_capacity(demand), strict=True):
             if left < spare[name]:
                 spare[name] = left
                 self._reserved_for[name] = Reservation(run_id, name, value)
         self._added.append(demand)
+        self._update_closed()
 
     def short(self, demand: Demand) -> list[str]:
         """Returns the resources of which less is free than the demand."""
@@ -218,6 +241,18 @@ class Pool:
         size, taken = self.size, self._ahead.coexisting(demand, self.size)
         return [size[name] - value - taken[name] for name, value in demand.items]
 
+    def _update_closed(self) -> None:
+        free, spare = self._free, self._spare
+        for name in self._always:
+            if free[name] <= EPSILON or spare[name] <= EPSILON:
+                self._closed = self.exhausted = True
+
+    def _close(self) -> None:
+        self._closed, self.exhausted = True, bool(self._always)
+        for name in self.size:
+            self._spare[name] = 0.0
+            self._reserved_for[name] = Reservation(None, name, 0.0)
+
 
 def _needs(demand: Demand, names: Collection[str]) -> str:
     asked = [amount(name, demand.amounts[name]) for name in names if name != RUNS]
@@ -228,41 +263,87 @@ def _needs(demand: Demand, names: Collection[str]) -> str:
 PoolDemands = tuple[tuple[Pool, Demand], ...]
 
 
+class SchedulingGroup:
+    """Runs of one user, queue and cluster: their pools, and their demands on each.
+
+    Attributes:
+        blocked: True if no run here can start or reserve anything: one of its pools admits none any more, and narrower
+            pools reserve nothing. The reasons can then be computed later, since these pools do not change for the rest
+            of the pass.
+    """
+
+    __slots__ = ("_demands", "_make", "_pools", "blocked")
+
+    def __init__(self, pools: Sequence[Pool], make: Callable[[Waiting], Reason | PoolDemands]):
+        """Takes the pools, the narrowest first, and a function that returns the demands of a kind of run."""
+        self._pools, self._make = pools, make
+        self._demands: dict[tuple[int, int, int], Reason | PoolDemands] = {}
+        self.blocked = False
+        self.update()
+
+    def demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:
+        """Returns a run's demand on each of its pools, or why it could not start even if no other run existed."""
+        # By identity, without comparing amounts: runs of one recipe share one object, which lives as long as the
+        # runs.
+        key = (id(run.need), id(run.per_worker), run.num_workers)
+        found = self._demands.get(key)
+        if found is None:
+            found = self._demands[key] = self._make(run)
+        return found
+
+    def update(self) -> None:
+        for pool in self._pools:
+            if pool.exhausted:
+                self.blocked = True
+                return
+            if not pool.closed:
+                return
+
+
 class RunDemands:
     """The pools of one decision, and the demands of runs on them.
 
     The pools are clusters, queues with limits, and users' parts of queues that limit users. Demands are computed once
-    per user, queue, cluster and gang; there may be thousands of runs.
+    per group and gang; there may be thousands of runs.
     """
 
     def __init__(
         self,
         capacity: Mapping[str, Capacity],
         queues: QueuesConfig,
+        always: Collection[str] = (),
         unreachable: Mapping[str, str] = MappingProxyType({}),
     ):
+        """Creates empty pools; every run needs some of each resource in `always`."""
         self._capacity, self._queues, self._unreachable = capacity, queues, unreachable
-        self._clusters = {address: Pool("the cluster", item.size) for address, item in capacity.items()}
+        self._counted = {*always} & {"CPU", "GPU"} | {RUNS}
+        self._clusters = {address: Pool("the cluster", item.size, always=always) for address, item in capacity.items()}
+        # With several clusters, a queue that is blocked on one of them may still start runs on another.
+        self._only = next(iter(self._clusters.values())) if len(self._clusters) == 1 else None
         self._shared = {
-            name: Pool(f"queue {name}", sizes, "it allows")
+            name: Pool(f"queue {name}", sizes, "it allows", always=self._counted, within=self._only)
             for name, part in queues.queues.items()
             if (sizes := _sizes(part))
         }
         self._own: dict[tuple[str, str], Pool] = {}
         self._own_sizes = {name: _sizes(part.per_user) for name, part in queues.queues.items()}
+        self._groups: dict[tuple[str, str, str], SchedulingGroup] = {}
         self._known: dict[object, Demand] = {}
-        self._found: dict[object, Reason | PoolDemands] = {}
 
-    def demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:
-        """Returns a run's demand on each of its pools, or why it could not start even if no other run existed."""
-        # Gangs by identity, without comparing amounts: runs of one recipe share one object, which lives as long as
-        # the runs.
-        gang = (id(run.need), id(run.per_worker), run.num_workers, run.min_workers)
-        key = (run.queue, run.user, run.address, gang)
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._blocked_reason(run) or self.demands(run)
-        return found
+    @property
+    def exhausted(self) -> bool:
+        """True if no run can start any more, and none changes anything for later ones."""
+        return self._only is not None and self._only.exhausted
+
+    def group_of(self, run: Waiting) -> SchedulingGroup:
+        key = (run.queue, run.user, run.address)
+        group = self._groups.get(key)
+        if group is None:
+            pools = [pool for pool in self._pools_of(run) if pool is not None]
+            group = self._groups[key] = SchedulingGroup(
+                pools, lambda run: self._blocked_reason(run) or self.demands(run)
+            )
+        return group
 
     def demands(self, run: Waiting | Holding) -> PoolDemands:
         """Returns a run's demand on each of its pools, the narrowest first; pools without limits are left out."""
@@ -281,7 +362,13 @@ class RunDemands:
         pool = self._own.get((run.queue, run.user))
         if pool is None:
             name, by = f"user {run.user} in queue {run.queue}", f"queue {run.queue} allows each user"
-            pool = self._own[run.queue, run.user] = Pool(name, self._own_sizes[run.queue], by)
+            pool = self._own[run.queue, run.user] = Pool(
+                name,
+                self._own_sizes[run.queue],
+                by,
+                always=self._counted,
+                within=self._shared.get(run.queue, self._only),
+            )
         return pool
 
     def _demand(self, need: Resources, size: Mapping[str, float]) -> Demand:

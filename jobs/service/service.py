@@ -106,7 +106,7 @@ class Service:
         return Page(runs=[self._with_wait_reason(run) for run in page.runs], next_cursor=page.next_cursor)
 
     def waits(self) -> dict[tuple[str, WaitCause], WaitTotals]:
-        return self._decision().wait_totals(self._clock())
+        return self._decision().waits.totals(self._clock())
 
     def run(self, run_id: str) -> Run:
         return self._with_wait_reason(self._ledger.run(run_id))

@@ -52,7 +52,7 @@ class Size:
     goal_ms: float
 
 
-SMALL, LARGE = Size(10_000, 200, 600.0), Size(64_000, 1_000, 6000.0)
+SMALL, LARGE = Size(10_000, 200, 50.0), Size(64_000, 1_000, 350.0)
 
 
 @cache

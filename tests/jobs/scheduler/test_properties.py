@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from random import Random
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ from jobs.scheduler.decision import Decision, Holding, Waiting
 from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.scheduler.policy import decide
-from jobs.scheduler.pools import Demand, HigherRankedDemands
+from jobs.scheduler.pools import Demand, HigherRankedDemands, RunDemands, SchedulingGroup
 from tests.jobs.scheduler.simulator import ADDRESS, Arrival, World, held, in_order, over, simulate, without_overtaking
 from tests.settings import examples
 
@@ -155,8 +157,27 @@ class TestSameRowsSameDecision:
         simulate(coming, CLUSTER, queues, observe=observe)
 
 
-class TestHigherRankedDemands:
-    """Sums that are kept, not computed."""
+class TestShortCuts:
+    """What is worked out at once, or later, is as if it had been done one by one."""
+
+    @quick
+    @given(coming=arrivals(), queues=any_queues, clusters=st.integers(1, 3))
+    def test_who_is_known_to_wait_is_told_what_a_try_would_have_told(
+        self, coming: list[Arrival], queues: QueuesConfig, clusters: int
+    ) -> None:
+        addresses = [f"http://head{number}" for number in range(clusters)]
+        waiting = [replace(item.run, address=addresses[number % clusters]) for number, item in enumerate(coming)]
+        capacity = dict.fromkeys(addresses, CLUSTER)
+        decision = decide(waiting, [], capacity, queues, {}, 40.0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SchedulingGroup, "update", lambda place: None)
+            patch.setattr(RunDemands, "exhausted", False)
+            tried = decide(waiting, [], capacity, queues, {}, 40.0)
+        assert (decision.start, dict(decision.waits), decision.refuse) == (
+            tried.start,
+            dict(tried.waits),
+            tried.refuse,
+        )
 
     @quick
     @given(demands=st.lists(needs(), min_size=1), more=st.lists(needs()), mine=needs())

@@ -26,13 +26,13 @@ DECISIONS: dict[WaitCause, Decision] = {
 
 @pytest.mark.parametrize("cause", WaitCause)
 def test_each_cause_is_told(cause: WaitCause) -> None:
-    totals = DECISIONS[cause].wait_totals(NOW_S)
+    totals = DECISIONS[cause].waits.totals(NOW_S)
     assert cause in {found for _, found in totals}
 
 
 def test_a_user_s_limit_counts_as_the_queue_s() -> None:
     decision = decided(run("a", 2, queue="research"), holding=(held("b", 2, queue="research"),), queues=RESEARCH)
-    assert decision.wait_totals(NOW_S) == {("research", WaitCause.LIMIT): WaitTotals(1, 60.0, 60.0)}
+    assert decision.waits.totals(NOW_S) == {("research", WaitCause.LIMIT): WaitTotals(1, 60.0, 60.0)}
 
 
 def test_times_are_added_by_queue_and_cause() -> None:
@@ -40,10 +40,10 @@ def test_times_are_added_by_queue_and_cause() -> None:
     other, parts = run("other", 8, queue="other", queued_s=NOW_S + 5), queues(other=QueuePart())
     decision = decided(*waiting, other, on=cluster(4, grows_to=16), queues=parts)
     assert decision.start == ("r30", "r20")
-    totals = decision.wait_totals(NOW_S)
+    totals = decision.waits.totals(NOW_S)
     assert totals == {
         ("default", WaitCause.CAPACITY): WaitTotals(1, 10.0, 10.0),
         # Its clock is ahead of this one's.
         ("other", WaitCause.CAPACITY): WaitTotals(1, 0.0, 0.0),
     }
-    assert decided().wait_totals(NOW_S) == {}
+    assert decided().waits.totals(NOW_S) == {}
