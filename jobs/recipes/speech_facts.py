@@ -3,6 +3,7 @@
 A detector recognizes the language of the texts.
 """
 
+import contextlib
 import time
 import unicodedata
 from collections import Counter
@@ -15,16 +16,19 @@ import numpy as np
 from py3langid.langid import MODEL_FILE, LanguageIdentifier  # type: ignore[import-untyped]
 
 from jobs.recipes.clip_splits import TRAIN
-from jobs.recipes.found_speech import ALL, FoundSpeech, Tell
+from jobs.recipes.found_speech import ALL, FoundSpeech, FoundSplit, Tell
 from trainers.config.storage_location import StorageOptions
-from trainers.errors import ConfigError, DataError
-from trainers.inspection.recordings import read_recordings
+from trainers.data.audio import SAMPLING_RATE_HZ, decode
+from trainers.errors import AudioError, ConfigError, DataError
+from trainers.inspection.recordings import Recordings, read_recordings
 from trainers.models.language_names import LANGUAGES, no_token, whisper_code
 
 # Longest time for reading headers of recordings. Seconds.
 LOOK_S = 30.0
 USUAL_PERCENTILE = 99.5
 TEXTS_READ = 20_000
+# Number of recordings that are decoded if no header has a length.
+DECODED = 16
 
 Row = dict[str, Any]
 # The detector classifies up to _PARTS parts of the texts, of _PART_CHARACTERS or more each; for the share _AGREEING it
@@ -78,7 +82,8 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
         known = read_recordings(split.source, StorageOptions(), deadline=deadline, progress=progress)
         checked += known.checked
         unreadable |= known.unreadable
-        durations.append(known.durations_s[known.known])
+        durations_s = known.durations_s[known.known]
+        durations.append(durations_s if len(durations_s) else _decoded_s(split, known))
         table_rows = split.source.table.to_pylist()
         kept = [row for row in table_rows if row["id"] not in known.unreadable]
         with_text = [row for row in kept if row["text"].strip()]
@@ -99,6 +104,17 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
     # A test set without texts cannot be scored; another one is drawn instead.
     rows = {name: of_split for name, of_split in rows.items() if of_split}
     return MeasuredSpeech(rows, np.concatenate(durations), told, without_text)
+
+
+def _decoded_s(split: FoundSplit, known: Recordings) -> np.ndarray:
+    """Returns durations of some recordings whose headers do not have them."""
+    rows = [row for row in split.source.table.slice(0, DECODED).to_pylist() if row["id"] not in known.unreadable]
+    lengths_s = []
+    for row, content in zip(rows, split.source.reader.read(rows), strict=True):
+        if not isinstance(content, AudioError) and row["offset_s"] is None:
+            with contextlib.suppress(AudioError):
+                lengths_s.append(len(decode(content, name=row["audio"])) / SAMPLING_RATE_HZ)
+    return np.array(lengths_s, dtype=np.float64)
 
 
 def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 
 from jobs.recipes.found_speech import ALL, Columns, FoundSpeech, find_speech, split_of_name
 from jobs.recipes.speech_facts import measure
 from tests.trainers.data.sources.archives.made_archives import manifest_members, recording, text, write_tar
-from tests.trainers.synthetic import speechlike, write_corpus, write_recording
+from tests.trainers.synthetic import RATE_HZ, speechlike, write_corpus, write_recording
 from trainers.errors import ConfigError, DataError, RayscribeError
 
 TEXTS = [f"text {number}" for number in range(4)]
@@ -211,6 +212,19 @@ class TestRecordingsWithTexts:
 
     def test_a_recording_in_none_of_them_makes_all_one(self, tmp_path: Path) -> None:
         assert {*look(record(tmp_path, ["train/a.wav", "test/b.wav", "c.wav"])).splits} == {ALL}
+
+
+class TestCorpora:
+    @pytest.fixture
+    def test_durations_that_no_header_has_are_decoded(self, tmp_path: Path) -> None:
+        soundfile.write(tmp_path / "a.flac", speechlike(0.5), RATE_HZ)
+        content = bytearray((tmp_path / "a.flac").read_bytes())
+        # The bits that count the samples, which are left out where a recording is streamed.
+        content[21] &= 0xF0
+        content[22:26] = bytes(4)
+        (tmp_path / "a.flac").write_bytes(content)
+        (tmp_path / "a.txt").write_text("text", encoding="utf-8")
+        assert measure(look(tmp_path), print).durations_s.tolist() == [0.5]
 
 
 class TestCorpora:
