@@ -345,18 +345,18 @@ class RunDemands:
             )
         return group
 
+    def _pools_of(self, run: Waiting | Holding) -> tuple[Pool | None, Pool | None, Pool | None]:
+        return self._own_pool(run), self._shared.get(run.queue), self._clusters.get(run.address)
+
     def demands(self, run: Waiting | Holding) -> PoolDemands:
         """Returns a run's demand on each of its pools, the narrowest first; pools without limits are left out."""
         # The amounts that it takes of a queue, and of a user's part of one.
         counted = {"GPU": run.need.get("GPU", 0.0), "CPU": run.need.get("CPU", 0.0), RUNS: 1.0}
-        needs = [
-            (self._own_pool(run), counted),
-            (self._shared.get(run.queue), counted),
-            (self._clusters.get(run.address), run.need),
-        ]
+        needs = zip(self._pools_of(run), (counted, counted, run.need), strict=True)
         return tuple((pool, self._demand(need, pool.size)) for pool, need in needs if pool is not None)
 
     def _own_pool(self, run: Waiting | Holding) -> Pool | None:
+        """Returns the user's part of the queue; None if users have no limits."""
         if not self._own_sizes.get(run.queue):
             return None
         pool = self._own.get((run.queue, run.user))
@@ -398,5 +398,6 @@ class RunDemands:
 
 
 def _sizes(limits: Limits) -> dict[str, float]:
+    """Returns the size of the pool of these limits; empty without limits."""
     running = {} if limits.max_running is None else {RUNS: float(limits.max_running)}
     return {**caps(limits), **running}

@@ -1,7 +1,7 @@
 """JobSpec: a recipe resolved for submission; the service reads its `job:` key, which training only carries along."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ from trainers.config.parts.scaling_part import CPUS_FOR_DATA, ScalingPart
 from trainers.config.schema import ScriptConfig, TrainConfig, trainer_of
 from trainers.config.storage_location import in_home, is_absolute
 from trainers.config.validation import examined, refuse, validated
+from trainers.errors import ConfigError
 from trainers.scripts.recipe import resolve_program
 
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
@@ -204,6 +205,8 @@ def load_spec(
     content, missing = _resolve_variables(content, known)
     kind = RUN_CONFIGS[trainer_of(content)]
     config, problems = examined(kind, content)
+    if problems and not missing and isinstance(config, RunConfig):
+        problems += _further_problems(config, root)
     secrets = [*find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",))]
     refuse([*unread, *missing, *secrets, *problems], str(path))
     assert config is not None
@@ -217,6 +220,16 @@ def load_spec(
         config = kind.model_validate(content)
     refuse(unresolved_paths(config, variables_of(config.job)), str(path))
     return JobSpec(with_run_name(config, path, now), tuple(overrides), root)
+
+
+def _further_problems(config: RunConfig, root: Path) -> Iterator[str]:
+    """Yields problems that the checks before a job would find next, as far as that takes no time."""
+    try:
+        config.model.refuse_early()
+    except ConfigError as error:
+        yield str(error)
+    missing = (missing_in_package(*each, root) for each in files_in_package(config, shipped=True).items())
+    yield from filter(None, missing)
 
 
 def files_in_package(config: RunConfig, *, shipped: bool) -> dict[str, str]:

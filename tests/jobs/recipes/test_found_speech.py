@@ -213,9 +213,6 @@ class TestRecordingsWithTexts:
     def test_a_recording_in_none_of_them_makes_all_one(self, tmp_path: Path) -> None:
         assert {*look(record(tmp_path, ["train/a.wav", "test/b.wav", "c.wav"])).splits} == {ALL}
 
-
-class TestCorpora:
-    @pytest.fixture
     def test_durations_that_no_header_has_are_decoded(self, tmp_path: Path) -> None:
         soundfile.write(tmp_path / "a.flac", speechlike(0.5), RATE_HZ)
         content = bytearray((tmp_path / "a.flac").read_bytes())

@@ -125,6 +125,20 @@ def test_all_faults_of_both_halves_come_in_one_message(tmp_path: Path) -> None:
     assert "job.queue" in message
 
 
+def test_what_the_checks_would_find_next_is_in_the_same_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {"train": "gone/train.csv", "validation": "/data/valid.csv", "min_duration_s": 40}
+    model = {"name_or_path": "openai/whisper-tiny", "language": "Klingon"}
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path, "training.save_steps=7", "training.eval_steps=2", data=data, model=model)
+    message = str(raised.value)
+    for words in ("min_duration_s 40", "save_steps 7", "'Klingon'", "data.train: ", "gone/train.csv: no such file in"):
+        assert words in message
+    assert "/data/valid.csv" not in message
+
+
 def test_a_secret_that_was_written_down_is_refused_without_being_repeated(tmp_path: Path) -> None:
     secret = "hf_" + "x" * 34
     for part in ({"env_vars": {"HF_TOKEN": secret}}, {"index_url": f"https://ana:{secret}@pypi.example.org/simple"}):
