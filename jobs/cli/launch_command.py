@@ -9,10 +9,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 import yaml
 
+from jobs.cli.completion import cluster_option
 from jobs.cli.connect import JsonOption, ServiceOption
 from jobs.cli.output import ForceOption, write_file
 from jobs.cli.submit import (
-    ClusterOption,
     DryRunOption,
     FollowOption,
     NoPreflightOption,
@@ -64,6 +64,13 @@ Address = Annotated[
         "machine; with --submit the service's first cluster."
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    cluster_option(
+        "A cluster of `rayscribe cluster up`, by its name. Default: none; with --submit the only one.",
+        "RAYSCRIBE_CLUSTER",
+    ),
+]
 
 
 def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
@@ -84,7 +91,7 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
     force: ForceOption = False,
     submit: Submit = False,
     address: Address = None,
-    cluster: ClusterOption = None,
+    cluster: Cluster = None,
     follow: FollowOption = False,
     dry_run: DryRunOption = False,
     skip_preflight: NoPreflightOption = False,
