@@ -130,7 +130,7 @@ def _trn_rows(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[st
         yield match["id"].strip(), match["text"], None
 
 
-def _records(path: Path, text: str, suffix: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _records(path: Path, text: str, suffix: str) -> Iterator[tuple[int | str, Mapping[str, Any]]]:
     # Imported here: pyarrow takes as long to load as everything else here.
     from trainers.data.sources.manifest_fields import delimited_rows, json_objects, separator_of  # noqa: PLC0415
 
@@ -145,7 +145,7 @@ def _records(path: Path, text: str, suffix: str) -> Iterator[tuple[int, Mapping[
 
 
 def _rows(
-    path: Path, records: Iterator[tuple[int, Mapping[str, Any]]], keys: Sequence[str]
+    path: Path, records: Iterator[tuple[int | str, Mapping[str, Any]]], keys: Sequence[str]
 ) -> Iterator[tuple[str, str, float | None]]:
     for number, item in records:
         if not isinstance(item.get("id"), str | int):
