@@ -1,6 +1,7 @@
 """Converts between rows of the tables and records."""
 
 import hashlib
+import json
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, Select, Table, select
@@ -8,13 +9,17 @@ from sqlalchemy import Connection, Row, Select, Table, select
 from jobs.errors import NotFoundError, suggest_names
 from jobs.ledger import tables
 from jobs.model import Attempt, Record, Run
-from trainers.config.submitted import config_text
 
 Kind = TypeVar("Kind", bound=Record)
 
 _RUN_FIELDS = frozenset(Run.model_fields)
 REQUEST_FIELDS = frozenset(column.name for column in tables.requests.c) & _RUN_FIELDS
 _IN_RUNS = frozenset(column.name for column in tables.runs.c) & _RUN_FIELDS
+# Fields that change during a run, or differ between two submissions of the same request.
+_NOT_REQUESTED = {
+    *("uid", "code", "state", "reason", "attempt", "exit_code", "submitted_s", "queued_s", "updated_s", "ended_s"),
+    *("not_before_s", "stop_requested_s", "progress", "version"),
+}
 # Number of the newest runs among which similar names are searched.
 _MAX_CANDIDATES = 500
 
@@ -64,7 +69,8 @@ def insert_values(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def request_sha256(run: Run) -> str:
     """Returns a hash of the request: equal for two submissions of the same request."""
-    return hashlib.sha256(f"{run.id} {run.package} {run.address} {config_text(run.config)}".encode()).hexdigest()
+    requested = run.model_dump(mode="json", exclude=_NOT_REQUESTED)
+    return hashlib.sha256(json.dumps(requested, sort_keys=True).encode()).hexdigest()
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Detects the accelerators of this machine, and whether a build of torch fits them. Does not import torch."""
 
 import contextlib
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +24,10 @@ HABANA_VENDOR = "0x1da3"
 SMI_TIMEOUT_S = 20.0
 # Packages that are built for the same hardware as torch, and are installed with it.
 BUILT_WITH_TORCH = ("torch", "torchaudio", "torchvision")
-# For the ROCm of cluster_configs/Dockerfile; PyPI has the builds for CUDA.
-ROCM_INDEX = "https://download.pytorch.org/whl/rocm7.2"
+# The newest ROCm for which torch was released, by torch's minor version up to 2.10 (https://pytorch.org/get-started/
+# previous-versions); for later versions the ROCm of cluster_configs/Dockerfile. PyPI has the builds for CUDA.
+ROCM_OF = {4: "6.1", 5: "6.2", 6: "6.2.4", 7: "6.3", 8: "6.4", 9: "6.4", 10: "7.1"}
+NEWEST_ROCM = "7.2"
 GAUDI_FIX = (
     "torch for Gaudi comes with its vendor's image alone: start Ray in it, and let script.python be its interpreter "
     "(docs/accelerators.md)"
@@ -122,9 +125,12 @@ def _other_hardware(wanted: AcceleratorName, devices: Mapping[str, str]) -> str:
 
 def _reinstall(build: Build, kind: str) -> str:
     """Returns the command that installs the same versions for other hardware."""
-    index = f" --index-url {ROCM_INDEX}" if kind == ROCM else ""
-    packages = " ".join(build.packages)
-    return f"install the build for {kind}: {build.python} -m pip install --force-reinstall {packages}{index}"
+    command = f"{build.python} -m pip install --force-reinstall {' '.join(build.packages)}"
+    if kind == ROCM:
+        minor = re.search(r"torch==2\.(\d+)\.", command)
+        rocm = ROCM_OF.get(int(minor[1]), NEWEST_ROCM) if minor else NEWEST_ROCM
+        command += f" --index-url https://download.pytorch.org/whl/rocm{rocm}"
+    return f"install the build for {kind}: {command}"
 
 
 def _nvidia(root: Path) -> str:

@@ -198,7 +198,10 @@ class Scorer:
                 clips = [self._reader.read(position) for position in positions]
                 labels = [self._labels[position] for position in positions]
                 recognized = self._batches.recognize(clips, labels, edge_s, options.decoding)
-                hypotheses += map(_Hypothesis, positions.tolist(), recognized, map(len, labels))
+                hypotheses += [
+                    _Hypothesis(position, recognition, len(label))
+                    for position, recognition, label in zip(positions.tolist(), recognized, labels, strict=True)
+                ]
                 if what:
                     counter.advance(len(positions))
         finally:

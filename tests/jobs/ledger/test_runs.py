@@ -90,9 +90,13 @@ class TestIdempotencyKey:
     @pytest.mark.parametrize(
         "other",
         [
+            {"priority": 1},
+            {"tags": ["x"]},
             {"address": "http://other:8265"},
             {"package": "1" * 64},
             {"config": {"training": {"max_steps": 601}}},
+            {"gang": Gang(num_workers=1, resources_per_worker={"CPU": 1.0})},
+            {"run_folder": "/elsewhere"},
         ],
     )
     def test_the_same_key_with_another_content_is_refused(self, ledger: Ledger, other: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,14 @@ class TestQuarantine:
         made = folder.prepare(rows, max_bad_fraction=0.8)
         assert [row["id"] for row in made.quarantine] == paths
         assert all(row["reason"].startswith("no such file (") for row in made.quarantine)
+
+    def test_a_path_that_only_looks_like_one_that_is_there_is_told_from_it(self, folder: Cache, manifest: Path) -> None:
+        shutil.copy(manifest.parent / "train" / "000.wav", manifest.parent / "cafe\u0301.wav")
+        paths = ["caf\u00e9.wav", "train/001.wav "]
+        rows = write_rows(manifest.with_name("bad.csv"), [("train/000.wav", "one"), *((path, "") for path in paths)])
+        reasons = [row["reason"] for row in folder.prepare(rows, max_bad_fraction=0.8).quarantine]
+        assert "the same in Unicode's NFD" in reasons[0]
+        assert "the same without spaces around it" in reasons[1]
 
     @pytest.mark.parametrize("fraction", [0.05, 0.7])
     def test_too_many_stop_with_the_worst_reasons(self, folder: Cache, bad_manifest: Path, fraction: float) -> None:

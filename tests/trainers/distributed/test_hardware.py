@@ -132,3 +132,9 @@ class TestDevices:
         device.mkdir(parents=True)
         (device / "vendor").write_text(f"{vendor}\n")
         assert set(devices_here(bare)) == kinds
+
+
+@pytest.mark.parametrize(("minor", "rocm"), [("8", "6.4"), ("13", "7.2")])
+def test_the_line_names_an_index_that_has_the_version(minor: str, rocm: str) -> None:
+    build = Build("CUDA", "torch", True, packages=(f"torch==2.{minor}.1",))
+    assert judge(build, AMD, wanted="auto", machine="x").text.endswith(f"https://download.pytorch.org/whl/rocm{rocm}")

@@ -29,7 +29,7 @@ def attention(tokens: int, noise: float) -> torch.Tensor:
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
-@pytest.mark.parametrize("text", ["one two three", "three, four", "é ü"])
+@pytest.mark.parametrize("text", ["one two three", "three, four", "é ü", "o'a-b 3.5, U.S."])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 def test_each_word_is_where_its_tokens_look(recognizer: WhisperRecognizer, text: str, noise: float) -> None:
     tokenizer = recognizer.processor.tokenizer

@@ -1,11 +1,14 @@
 """Readers of recordings: picklable objects that are sent to the nodes with the rows."""
 
 import errno
+import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from trainers.config.storage_location import StorageOptions, is_remote
@@ -98,7 +101,7 @@ def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
     try:
         return read_location(location, storage_options)
     except FileNotFoundError:
-        raise AudioError("no such file") from None
+        raise AudioError(f"no such file{_with_another_spelling(location)}") from None
     except IsADirectoryError:
         raise AudioError("is a folder, not a recording") from None
     except PermissionError:
@@ -117,3 +120,15 @@ def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
 def without_location(error: NoAccessError) -> str:
     """Returns why a file cannot be read, without its name, so that the text is the same for all in a bucket."""
     return str(error).partition(": ")[2]
+
+
+def _with_another_spelling(location: str) -> str:
+    """Returns how a path differs from that of a similar existing file: archives made on a Mac have names in NFD."""
+    folder, _, name = location.rpartition("/")
+    others = {f"in Unicode's {form}": unicodedata.normalize(form, location) for form in ("NFC", "NFD")}
+    others["without spaces around it"] = f"{folder}/{name.strip()}"
+    for how, path in others.items():
+        with suppress(OSError):  # The other name may be too long.
+            if not is_remote(location) and path != location and Path(path).is_file():
+                return f"; there is one whose name is the same {how}"
+    return ""

@@ -135,12 +135,15 @@ def _refuse_other_tensors(
     """
     other_heads = new_head or type(network).__name__ not in (network.config.architectures or ())
     head = tuple(f"{name}." for name in heads(network)) if new_head else ()
-    # Masks and positions are no weights.
-    others = {*info["unexpected_keys"], *(name for name, _ in network.named_buffers())}
+    # Masks and positions are no weights. Names in files may lack the prefix of the network's base, or have one more.
+    weights = [name for name, _ in network.named_parameters(remove_duplicate=False)]
     if coarse := [
         f"{name} ({each.dtype})"
         for name, each in tensors.items()
-        if each.shape and each.dtype not in _FLOATS.values() and name not in others and not name.startswith(head)
+        if each.shape
+        and each.dtype not in _FLOATS.values()
+        and not name.startswith(head)
+        and any(weight.endswith(name) or name.endswith(weight) for weight in weights)
     ]:
         raise ConfigError(
             f"{origin}: {named(sorted(coarse))} holds whole numbers, or floating-point ones of fewer than 16 bits, and "

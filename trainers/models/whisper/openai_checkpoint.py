@@ -5,19 +5,21 @@ of OpenAI's modules. It is read with `torch.load(weights_only=True)`, which buil
 """
 
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
+from transformers import GenerationConfig, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS, NON_SPEECH_TOKENS_MULTI
 
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.errors import ConfigError
+from trainers.errors import ConfigError, StorageError
+from trainers.models.language_names import LANGUAGES
 from trainers.models.sources.model_files import ALLOW
 from trainers.models.whisper.whisper_part import CONTEXT_S
-from trainers.models.whisper.whisper_scratch import START, TASKS, generation_config_of, token_tables
+from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, START, TASKS
 
 DIMS, WEIGHTS = "dims", "model_state_dict"
 SIZES = (
@@ -63,7 +65,9 @@ _OUTPUTS = "proj_out.weight"
 def convert(file: Path, folder: Path, origin: str, *, allow_pickle: bool) -> None:
     """Writes config, weights and feature extractor of a checkpoint to a folder; a checkpoint has no tokenizer.
 
-    Raises ConfigError if pickles are not allowed, or the file is damaged, or not a checkpoint of OpenAI's Whisper.
+    Raises:
+        ConfigError: pickles are not allowed, or the file is not a checkpoint of OpenAI's Whisper.
+        StorageError: the file is cut or damaged.
     """
     if not allow_pickle:
         raise ConfigError(
@@ -93,15 +97,25 @@ def convert(file: Path, folder: Path, origin: str, *, allow_pickle: bool) -> Non
 def _read(file: Path, origin: str) -> tuple[dict[str, int], Mapping[str, torch.Tensor]]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        raise StorageError(f"{origin}: is cut or damaged ({error}): copy it again") from error
     # The exception that torch raises depends on where the file is cut; content other than tensors is refused, too.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ConfigError(f"{origin}: holds more than weights, or is damaged: {reason}") from error
     dims, weights = (content.get(name) if isinstance(content, dict) else None for name in (DIMS, WEIGHTS))
-    if not (isinstance(dims, dict) and dims.keys() >= {*SIZES} and isinstance(weights, dict)):
+    is_whisper = (
+        isinstance(dims, dict)
+        and all(isinstance(dims.get(name), int) and dims[name] > 0 for name in SIZES)
+        and isinstance(weights, dict)
+        and all(isinstance(name, str) and isinstance(weight, torch.Tensor) for name, weight in weights.items())
+    )
+    if not is_whisper:
         raise ConfigError(
             f"{origin}: has no {DIMS} and {WEIGHTS} as OpenAI's checkpoints of Whisper: name a model folder"
         )
+    assert isinstance(dims, dict)
+    assert isinstance(weights, dict)
     return dims, weights
 
 
@@ -139,20 +153,26 @@ def tokenizer_for(folder: Path) -> str:
 
 def add_tokens(folder: Path, tokenizer: Any) -> None:
     """Adds the special tokens of a tokenizer, and a generation config with them, to a converted checkpoint."""
-    config, known, tables = WhisperConfig.from_pretrained(folder), tokenizer.get_vocab(), token_tables(tokenizer)
-    end, start = tokenizer.eos_token_id, known[START]
-    is_multilingual = config.vocab_size != ENGLISH and bool(tables["lang_to_id"])
+    token_id, known = tokenizer.convert_tokens_to_ids, tokenizer.get_vocab()
+    config = WhisperConfig.from_pretrained(folder)
+    end, start = tokenizer.eos_token_id, token_id(START)
+    languages = {token: known[token] for code in LANGUAGES if (token := f"<|{code}|>") in known}
+    is_multilingual = config.vocab_size != ENGLISH and bool(languages)
+    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": start}
     silent = [token for token in NO_SPEECH.get(config.vocab_size, ()) if token < end]
     silent += sorted(known[token] for token in CONTROLS if token in known)
     begin = [*tokenizer(" ", add_special_tokens=False).input_ids, end]
-    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": start}
     config.update({**ids, "begin_suppress_tokens": begin})
     config.save_pretrained(folder)
-    generation_config_of(
-        tokenizer,
+    tasks = {task: token_id(f"<|{task}|>") for task in TASKS}
+    GenerationConfig(
+        **ids,
         max_length=config.max_target_positions,
+        no_timestamps_token_id=token_id(NO_TIMESTAMPS),
+        prev_sot_token_id=token_id("<|startofprev|>"),
         begin_suppress_tokens=begin,
         suppress_tokens=silent if config.vocab_size in NO_SPEECH else None,
         is_multilingual=is_multilingual,
-        **(tables if is_multilingual else {}),
+        return_timestamps=False,
+        **({"lang_to_id": languages, "task_to_id": tasks} if is_multilingual else {}),
     ).save_pretrained(folder)

@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
-from transformers.models.whisper.tokenization_whisper import _combine_tokens_into_words
 
 from trainers.models.recognizer import Word, padded
 
 # The encoder halves frames of 10 ms.
 OUTPUT_S = 0.02
+# Names as in Whisper's tokenizer.
+WITHOUT_SPACES = ("chinese", "japanese", "thai", "lao", "myanmar", "cantonese")
+# A tokenizer's output for bytes that are not a complete character.
+INCOMPLETE = "\ufffd"
 
 
 def has_alignment_heads(network: Any) -> bool:
@@ -31,7 +34,12 @@ def word_times(
 ) -> list[tuple[Word, ...]]:
     """Returns the words of each hypothesis with their times, by a further pass of the decoder.
 
-    `encoded` is the encoder's output of each, `prompts` those of generation, (B, P); hypotheses are without end token.
+    Args:
+        network: The model, which has alignment heads.
+        tokenizer: Its tokenizer.
+        encoded: The encoder's output of each utterance.
+        prompts: The prompts of generation, (B, P).
+        hypotheses: The generated tokens of each, without the end token.
     """
     end_id = network.generation_config.eos_token_id
     # Special tokens are not text, either.
@@ -58,12 +66,33 @@ def _words(tokenizer: Any, tokens: list[int], weights: torch.Tensor, width: int)
     smoothed = _median_filter((weights - mean) / deviation.clamp(min=1e-9), width).mean(dim=0)
     places, times = _dynamic_time_warping(-smoothed.cpu().double().numpy())
     starts_s = [float(times[places == place][0]) * OUTPUT_S for place in range(len(tokens) + 1)]
-    texts, _, places_of = _combine_tokens_into_words(tokenizer, tokens)
-    return tuple(
-        Word(text.strip(), starts_s[own[0]], starts_s[own[-1] + 1])
-        for text, own in zip(texts, places_of, strict=True)
-        if text.strip()
-    )
+    found = []
+    start = 0
+    for text, count in _spelled(tokenizer, tokens):
+        end = start + count
+        if text.strip():
+            found.append(Word(text.strip(), starts_s[start], starts_s[end]))
+        start = end
+    return tuple(found)
+
+
+def _spelled(tokenizer: Any, tokens: list[int]) -> list[tuple[str, int]]:
+    """Returns words, with adjacent punctuation, and the number of tokens of each."""
+    words: list[tuple[str, int]] = []
+    spaced, waiting = tokenizer.language not in WITHOUT_SPACES, 0
+    for end in range(1, len(tokens) + 1):
+        waiting += 1
+        piece = tokenizer.decode(tokens[end - waiting : end])
+        # The rest of the character is in the next token.
+        if INCOMPLETE in piece and end < len(tokens):
+            continue
+        is_new = piece[:1].isspace() if spaced else any(map(str.isalnum, piece))
+        if is_new or not words:
+            words.append((piece, waiting))
+        else:
+            words[-1] = (words[-1][0] + piece, words[-1][1] + waiting)
+        waiting = 0
+    return words
 
 
 @contextmanager

@@ -76,6 +76,15 @@ class SourceFiles:
             raise NotHereError(f"{without_password(location)}: {reason_of(error)}") from None
         return None if content is None else in_utf_8(without_password(location), content, self.encoding)
 
+    def names_in(self, folder: str) -> list[str]:
+        """Returns the names of the files in a folder, at a path or a URL, sorted; empty if there is no such folder."""
+        if is_web_url(folder):
+            raise DataError(f"{without_password(folder)}: a web server lists no folders: name the files, as {{0..9}}")
+        if is_remote(folder):
+            return [key for key in self._keys_below(folder.rstrip("/")) if "/" not in key]
+        path = Path(folder)
+        return sorted(each.name for each in path.iterdir() if each.is_file()) if path.is_dir() else []
+
     def files_below(self, root: str, ending: str) -> list[str]:
         """Returns paths and URLs of all files with a suffix below a folder, a URL or a path in an archive, sorted."""
         may_be = [*archives_in(root), *([(root, "")] if is_archive(root) else [])]

@@ -118,11 +118,9 @@ def _shar(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     if lhotse.JSON_LINES in posixpath.basename(where.path):
         manifests = _names(where.path)
     else:
-        prefix = f"{where.path.rstrip('/')}/{lhotse.CUTS}"
-        below = files.files_below(where.path, "")
-        manifests = [
-            path for path in below if path.startswith(prefix) and lhotse.JSON_LINES in posixpath.basename(path)
-        ]
+        folder = where.path.rstrip("/")
+        names = [name for name in files.names_in(folder) if name.startswith(lhotse.CUTS) and lhotse.JSON_LINES in name]
+        manifests = [f"{folder}/{name}" for name in names]
     if not manifests:
         raise DataError(f"{where.path}: there is no {lhotse.CUTS}*{lhotse.JSON_LINES}.gz: name a folder of Shar")
     shards = files.indexes(map(_shar_tar, manifests))

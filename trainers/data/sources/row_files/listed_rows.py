@@ -95,7 +95,7 @@ def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
     stem, ending = posixpath.splitext(location)
     if ending == ".parquet":
         table = pq.ParquetFile(io.BytesIO(read_location(location, files.storage_options))).read()
-        refuse_repeated(f"{location}", table.column_names, table.column_names)
+        refuse_repeated(location, table.column_names, table.column_names)
         return f"{location}.jsonl", "\n".join(json.dumps(row, default=_as_text) for row in table.to_pylist()).encode()
     if ending == ".gz":
         packed = read_location(location, files.storage_options)

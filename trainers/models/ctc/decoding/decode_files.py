@@ -119,6 +119,7 @@ def delimiter_of(tokenizer: Any) -> int | None:
 
 # Limit of KenLM as built by flashlight-text.
 MAX_ORDER = 6
+_FIX = "give an ARPA file, unpacked, or a complete KenLM binary of version 5"
 # The beginning of a finished binary, and where its header has the order (lm/binary_format.cc).
 _BINARY, _ORDER_AT = b"mmap lm http://kheafield.com/code format version 5\n", 88
 
@@ -139,26 +140,27 @@ def recognize(start: bytes, location: str) -> NgramFile:
     """Returns the kind of language model in a file, from its first bytes; ConfigError if KenLM cannot read it."""
     is_binary = start.startswith(_BINARY)
     order = next(iter(start[_ORDER_AT:]), 0) if is_binary else _arpa_order(start, location)
+    if not order:
+        raise ConfigError(f"decode.lm: {location} ends before its order: {_FIX}")
     found = NgramFile(not is_binary, order)
-    if not 1 <= found.order <= MAX_ORDER:
+    if order > MAX_ORDER:
         raise ConfigError(
-            f"decode.lm: {location}: an n-gram model of order {found.order}, and KenLM reads up to {MAX_ORDER}: "
+            f"decode.lm: {location}: an n-gram model of order {order}, and KenLM reads up to {MAX_ORDER}: "
             "estimate one of a lower order"
         )
     return found
 
 
 def _arpa_order(start: bytes, location: str) -> int:
-    fix = "give an ARPA file, unpacked, or a complete KenLM binary of version 5"
-    head, grams, _ = start.decode("utf-8", errors="replace").partition("\\1-grams:")
+    head, grams, _ = start.decode("utf-8", errors="replace").partition("\n\\1-grams:")
     first, *counts = [line.strip() for line in head.splitlines() if line.strip()] or [""]
     if first != "\\data\\":
-        raise ConfigError(f"decode.lm: {location}: its first line is {first[:60]!r}, not \\data\\ as of ARPA: {fix}")
+        raise ConfigError(f"decode.lm: {location}: its first line is {first[:60]!r}, not \\data\\ as of ARPA: {_FIX}")
     for order, count in enumerate(counts, start=1):
         if re.fullmatch(rf"ngram\s+{order}\s*=\s*\d+", count) is None:
-            raise ConfigError(f"decode.lm: {location}: {count[:40]!r} is not a count of n-grams: {fix}")
+            raise ConfigError(f"decode.lm: {location}: {count[:40]!r} is not a count of n-grams: {_FIX}")
     if not grams:
-        raise ConfigError(f"decode.lm: {location} ends before its 1-grams: {fix}")
+        raise ConfigError(f"decode.lm: {location} ends before its 1-grams: {_FIX}")
     return len(counts)
 
 
