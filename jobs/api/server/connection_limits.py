@@ -1,4 +1,4 @@
-"""Limits of connections: time for a request's headers, time until a client reads, and number of open connections.
+"""Limits of connections: time for a request's headers, and number of open connections, in total and per address.
 
 uvicorn has no time limit for headers. Clients that send part of a header and wait would hold all connections forever.
 """
@@ -27,23 +27,22 @@ def max_connections() -> int:
 class LimitedProtocol(H11Protocol):
     """A connection that is closed if its client stalls in a request or a response.
 
-    Above the limit, the connection on which a client has sent and read nothing for the longest time is closed.
+    Above the limit, the connection that has waited longest for a request is closed. Clients that send half a header
+    always count as waiting, so a client that sends its request is served. If no other connection is waiting, the one
+    that has been inactive for the longest time while it sends a body or reads a response is closed. One address may
+    hold half of all connections; a proxy in front of the service is one address.
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _waiting_since_s = 0.0
     _active_s = 0.0
     _reading_timer: asyncio.TimerHandle | None = None
     _unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._active_s = self.loop.time()
         self._limit_time()
-        opened = [
-            each for each in self.connections if isinstance(each, LimitedProtocol) and not each.transport.is_closing()
-        ]
-        if len(opened) > max_connections():
-            min(opened, key=lambda each: each._active_s).transport.abort()
+        self._make_room()
 
     def data_received(self, data: bytes) -> None:
         self._active_s = self.loop.time()
@@ -61,17 +60,33 @@ class LimitedProtocol(H11Protocol):
         self._stop_reading_timer()
         super().resume_writing()
 
+    def on_response_complete(self) -> None:
+        """Limits the time until the next request begins."""
+        self._waiting_since_s = self.loop.time()
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         self._stop_reading_timer()
         super().connection_lost(exc)
 
-    def _limit_time(self) -> None:
-        """Sets the timer while a header is incomplete, or the rest of a body is still to come after its response."""
+    @property
+    def _waits(self) -> bool:
+        """True if no complete header has arrived yet, or the rest of a body is still to come after its response."""
         answered = self.conn.our_state is h11.DONE and self.conn.their_state is not h11.DONE
-        if not (self.conn.their_state is h11.IDLE or answered) or self.transport.is_closing():
+        return self.conn.their_state is h11.IDLE or answered
+
+    @property
+    def _stalls(self) -> bool:
+        """True if the client is sending a body or reading a response."""
+        return self.conn.their_state is h11.SEND_BODY or self._reading_timer is not None
+
+    def _limit_time(self) -> None:
+        """Sets the timer when a wait begins; more of the same header does not set it again."""
+        if not self._waits or self.transport.is_closing():
             self._stop_timer()
-        elif self._timer is None:  # more of the same header does not set it again
+        elif self._timer is None:
+            self._waiting_since_s = self.loop.time()
             self._timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.abort)
 
     def _stop_timer(self) -> None:
@@ -92,3 +107,25 @@ class LimitedProtocol(H11Protocol):
         if self._reading_timer is not None:
             self._reading_timer.cancel()
             self._reading_timer = None
+
+    def _make_room(self) -> None:
+        most = max_connections()
+        for limit, same_address in ((most // 2, True), (most, False)):
+            group = [
+                other
+                for other in self.connections
+                if isinstance(other, LimitedProtocol)
+                and not other.transport.is_closing()
+                and (not same_address or _host(other) == _host(self))
+            ]
+            if len(group) > limit:
+                waiting = [other for other in group if other._waits and other is not self]
+                stalled = [other for other in group if other._stalls]
+                if waiting:
+                    min(waiting, key=lambda other: other._waiting_since_s).transport.abort()
+                else:
+                    min(stalled, key=lambda other: other._active_s, default=self).transport.abort()
+
+
+def _host(connection: LimitedProtocol) -> str | None:
+    return connection.client[0] if connection.client is not None else None
