@@ -118,6 +118,7 @@ def build_runtime_env(
     package: str,
     stop_grace_s: int,
     environment: Mapping[str, str] | None = None,
+    setup_log: str | None = None,
     code: str | None = None,
 ) -> dict[str, Any]:
     """Builds the runtime_env for `JobSubmissionClient.submit_job`.
@@ -129,6 +130,7 @@ def build_runtime_env(
         environment: Further plain variables of the driver and all workers. Ray remembers for ten minutes that an
             environment could not be created, and fails an identical one without a new try: pass a variable that
             differs from attempt to attempt.
+        setup_log: Name of a file among Ray's logs on each node, for the output of pip or uv.
         code: Path or URI of another zip, with Python packages that each node can import. Not sent to an image, either.
     """
     runtime_env: dict[str, Any] = {}
@@ -136,7 +138,7 @@ def build_runtime_env(
         runtime_env["image_uri"] = part.image_uri
     else:
         runtime_env["working_dir"] = package
-        if code is not None:
+        if code:
             runtime_env["py_modules"] = [code]
     variables = _variables(part, stop_grace_s) | dict(environment or {})
     if part.tool is not None and part.install == "runtime_env":
@@ -152,6 +154,8 @@ def build_runtime_env(
                 variables[DOLLAR] = "$"
     runtime_env["env_vars"] = dict(sorted(variables.items()))
     runtime_env["config"] = {"setup_timeout_seconds": part.setup_timeout_s}
+    if setup_log is not None and {"pip", "uv"} & runtime_env.keys():
+        runtime_env["config"]["log_files"] = [setup_log]
     return runtime_env
 
 

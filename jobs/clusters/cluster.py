@@ -72,5 +72,8 @@ class Cluster(Protocol):
             JobLostError: the cluster does not know the job.
         """
 
+    def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
+        """Returns the last lines of the package installation's log, at most `size` bytes; b"" if there is none."""
+
     def stop(self, submission_id: str) -> None:
         """Requests a job's end; a second request changes nothing. Raises ClusterError also for an unknown job."""

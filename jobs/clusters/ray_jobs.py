@@ -20,7 +20,7 @@ from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ClusterError, ConflictError, JobLostError, RefusedError
 from jobs.scheduler.feasibility import Capacity
-from jobs.submission.ray_request import METADATA_UID, SubmitRequest
+from jobs.submission.ray_request import METADATA_UID, SETUP_LOG, SubmitRequest
 from trainers.distributed.local_ray import agent_clash
 
 Result = TypeVar("Result")
@@ -139,6 +139,14 @@ class RayJobs:
                 raise JobLostError(str(error)) from error
             raise
 
+    def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
+        def read() -> bytes:
+            heads = [node.node_id for node in self._state.all(StateResource.NODES) if node.is_head_node]
+            name = SETUP_LOG.format(submission_id=submission_id)
+            return self._client.log_part(heads[0], name, start=0, size=size, last_lines=lines) if heads else b""
+
+        return self._call(read)
+
     def stop(self, submission_id: str) -> None:
         """Stops a job; a pending one stops when its entrypoint starts."""
         self._call(lambda: self._client.stop_job(submission_id))
@@ -212,6 +220,7 @@ def _has_status(error: Exception, statuses: Collection[int]) -> bool:
 
 
 def _token_error(address: str, error: Exception) -> str:
+    """Returns what the response 401 or 403 means, and the fix."""
     missing = "Authentication required" in str(error) or _has_status(error, (401,))
     what = "requires a token, and none was sent (401)" if missing else "refuses the token (403)"
     if cluster_name(address) is not None:

@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from functools import partial
 from typing import TypeVar
 
 import yaml
 
 from jobs.addresses import cluster_name
 from jobs.clusters.cluster import Cluster, JobInfo
-from jobs.clusters.managed.cluster_record import find_record
+from jobs.clusters.managed.cluster_record import RayUpRecord, Record, find_record
 from jobs.clusters.managed.ray_up_content import on_own_hosts
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.timeouts import in_thread
@@ -33,8 +32,9 @@ MAX_PAUSE_S = 120.0
 SLOW_CALL_S = 5.0
 # Age up to which a cached capacity is used.
 CACHE_TTL_S = 5.0
-# Longest wait of a caller for a new capacity. Seconds.
+# Longest wait of a caller for a new capacity; after it a stale one is used, up to MAX_STALE_S old.
 WAIT_S = 1.0
+MAX_STALE_S = 60.0
 
 
 def growth_of(address: str) -> dict[str, float]:
@@ -45,8 +45,7 @@ def growth_of(address: str) -> dict[str, float]:
     machine, or does not grow.
     """
     most: dict[str, float] = {}
-    name = cluster_name(address)
-    record = find_record(name) if name is not None else None
+    record = _record_of(address)
     if record is None:
         return most
     try:
@@ -58,6 +57,27 @@ def growth_of(address: str) -> dict[str, float]:
     except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError):
         return {}
     return most
+
+
+def has_release(address: str, release: str) -> bool:
+    """Returns True if all nodes of a cluster are known to have this version of Rayscribe.
+
+    A Ray of this machine has the version that started it; with a rendered file, each node checks its own before it
+    joins.
+    """
+    record = _record_of(address)
+    if not isinstance(record, RayUpRecord):
+        return record is not None and record.release == release
+    try:
+        content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
+        return any(f'"rayscribe": "{release}"' in line for line in content["setup_commands"])
+    except (OSError, yaml.YAMLError, LookupError, TypeError):
+        return False
+
+
+def _record_of(address: str) -> Record | None:
+    name = cluster_name(address)
+    return find_record(name) if name is not None else None
 
 
 class Clusters:
@@ -102,6 +122,9 @@ class Clusters:
         return self._call(
             address, lambda cluster: cluster.log(submission_id, start, size, last_lines=last_lines), pauses=False
         )
+
+    def setup_log_end(self, address: str, submission_id: str, lines: int, size: int) -> bytes:
+        return self._call(address, lambda cluster: cluster.setup_log_end(submission_id, lines, size))
 
     def pending_bundles(self, address: str, ray_job_id: str) -> list[dict[str, float]]:
         return self._call(address, lambda cluster: cluster.pending_bundles(ray_job_id)) if ray_job_id else []
@@ -158,20 +181,32 @@ class CachingClusters(Clusters):
         self._wait_s = wait_s
         self._lock = threading.Lock()
         # By address: when the capacity was asked for, and the answer.
-        self._asked: dict[str, tuple[float, Future[Capacity]]] = {}
+        self._requests: dict[str, tuple[float, Future[Capacity]]] = {}
+        self._sizes: dict[str, tuple[float, Capacity]] = {}
 
     def capacity(self, address: str) -> Capacity:
         with self._lock:
-            asked_s, answer = self._asked.get(address, (-math.inf, None))
-            if answer is None or (answer.done() and self._clock() - asked_s >= CACHE_TTL_S):
-                answer = in_thread(partial(super().capacity, address))
-                self._asked[address] = self._clock(), answer
-        wait([answer], self._wait_s)
-        if not answer.done():
-            raise ClusterError(f"{address}: no response yet; is the cluster's head alive?")
-        if (error := answer.exception()) is None:
-            return answer.result()
-        raise _copy_of(error) if isinstance(error, ClusterError) else ClusterError(f"{address}: {error}")
+            size = self._sizes.get(address)
+            if size is not None and self._clock() - size[0] < CACHE_TTL_S:
+                return size[1]
+            sent_s, answer = self._requests.get(address, (0.0, None))
+            if answer is None or answer.done():
+                sent_s, answer = self._clock(), in_thread(lambda: self._fetch(address))
+                self._requests[address] = sent_s, answer
+        wait([answer], max(0.0, self._wait_s - (self._clock() - sent_s)))
+        if answer.done():
+            if (error := answer.exception()) is None:
+                return answer.result()
+            raise _copy_of(error) if isinstance(error, ClusterError) else ClusterError(f"{address}: {error}")
+        if size is not None and self._clock() - size[0] < MAX_STALE_S:
+            return size[1]
+        raise ClusterError(f"{address}: no response yet; is the cluster's head alive?")
+
+    def _fetch(self, address: str) -> Capacity:
+        capacity = super().capacity(address)
+        with self._lock:
+            self._sizes[address] = (self._clock(), capacity)
+        return capacity
 
 
 def _copy_of(error: ClusterError) -> ClusterError:

@@ -15,8 +15,8 @@ from contextlib import suppress
 from functools import partial
 from threading import Event as Signal
 
-from jobs.clusters.cluster import JobInfo
-from jobs.clusters.registry import Clusters
+from jobs.clusters.cluster import PENDING, JobInfo
+from jobs.clusters.registry import Clusters, has_release
 from jobs.errors import (
     ClusterError,
     ClusterGoneError,
@@ -34,13 +34,15 @@ from jobs.scheduler.decision import Decision
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.policy import decide
 from jobs.service import run_changes
-from jobs.service.failure_causes import cause_of, line_of
+from jobs.service.failure_causes import cause_of, line_of, line_of_setup
 from jobs.service.log_archive import DriverLogArchive
 from jobs.service.package_store import PackageStore
 from jobs.service.run_changes import RunChange
 from jobs.service.run_folders import RunFolders
 from jobs.service.run_status import status_of
+from jobs.submission.job_spec import JobPart
 from jobs.submission.ray_request import build_request, stop_grace_s
+from runtime_env.own_code import RELEASE
 from trainers.config.wording import format_time
 from trainers.errors import ConfigError, RayscribeError
 
@@ -52,6 +54,10 @@ LEASE_S = 10.0
 LONGEST_STEP_S = 120.0
 # While its cluster does not respond, a stop is retried for this long beyond the job's own grace period.
 ABANDON_AFTER_S = 600.0
+# Limits of the package installation's log: Ray repeats the last 50 lines of a failed try, and logs the next one's
+# start.
+SETUP_LINES = 200
+SETUP_BYTES = 100_000
 # The cluster decides what an attempt starts from; it is not known here.
 UNKNOWN_START = "its newest checkpoint, if there is one: the service cannot read its run folder now"
 
@@ -184,7 +190,7 @@ class Controller:
                 package=str(package),
                 resume=self._folders.resume_text(run),
                 checkpoint=attempt.resume_from,
-                code=self._packages.code_of(run),
+                code=self._code_of(run),
             )
             self._hook("ray.submit:before")
             started = self._clusters.submit(request)
@@ -195,6 +201,15 @@ class Controller:
             return
         self._write(run_changes.submitted(run, attempt, started=started, now_s=self._clock()))
         self._hook("ledger.submitted:after")
+
+    def _code_of(self, run: Run) -> str | None:
+        """Returns the zip of the run's code; "" if the nodes have that code, None if the run's package does."""
+        if RELEASE is not None and run.code is not None and has_release(run.address, RELEASE):
+            # Packages that a job installs may hide those of the nodes.
+            brings_packages = JobPart.model_validate(run.config["job"]).runtime_env.tool is not None
+            if not brings_packages and run.code == self._packages.put_own_code():
+                return ""
+        return self._packages.code_of(run)
 
     def _observe(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
         progress = None
@@ -213,15 +228,24 @@ class Controller:
             submitted_s=attempt.submitted_s or attempt.created_s,
             unread=unread,
             now_s=now_s,
+            setup_failure=self._setup_failure(run, attempt, job),
         )
         self._write(run_changes.observed(run, state=state, reason=reason, progress=progress, now_s=now_s))
         self._driver_logs.archive(run, attempt)
 
     def _pending(self, run: Run, job: JobInfo) -> list[dict[str, float]]:
-        # Left out of the reason where they are not known.
+        # The resources it waits for, and how its environment is set up, are left out of the reason where not known.
         with suppress(ClusterError):
             return self._clusters.pending_bundles(run.address, job.ray_job_id)
         return []
+
+    def _setup_failure(self, run: Run, attempt: Attempt, job: JobInfo) -> str:
+        """Returns why Ray's last try to set up a pending job failed; Ray itself reports it only when it gives up."""
+        if job.status == PENDING:
+            with suppress(ClusterError):
+                end = self._clusters.setup_log_end(run.address, attempt.submission_id, SETUP_LINES, SETUP_BYTES)
+                return line_of_setup(end.decode(errors="replace"))
+        return ""
 
     def _end(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
         if not self._driver_logs.archive_last(run, attempt):
@@ -279,6 +303,7 @@ class Controller:
         self._give_up(run, f"its cluster could not be reached, so its job may still be running there: {error}")
 
     def _give_up(self, run: Run, message: str) -> None:
+        """Ends a run whose stop was requested, without its cluster."""
         attempt = self._ledger.attempt(run.id, run.attempt)
         with suppress(RunChangedError):
             self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, message, note=f"; {message}")
@@ -288,6 +313,7 @@ class Controller:
             self._write(run_changes.blocked(self._ledger.run(run_id), reason=reason, event=event, now_s=self._clock()))
 
     def _write(self, change: RunChange | None) -> Run | None:
+        """Writes a change, if there is one; returns the changed run."""
         return None if change is None else run_changes.write(self._ledger, self._lease, change)
 
 

@@ -87,6 +87,9 @@ WHY_AN_ACTOR_DIED = ("The actor died because", "The actor is dead because")
 LOW_ON_MEMORY = "killed due to the node running low on memory"
 MAX_CHARACTERS = 500
 _LAST_LOGS = "last available logs"
+# In the log of a runtime environment, before indented lines of pip or uv.
+_FAILED_COMMAND = "lines of stdout:\n"
+_INDENT = "    "
 # Prefix of uv's last lines, which give the cause of the error before them.
 _CAUSE = "cause: "
 
@@ -121,6 +124,13 @@ def line_of(job: JobInfo) -> str:
     return _shown(
         next((text for text in lines if text.startswith(WHY_AN_ACTOR_DIED) or LOW_ON_MEMORY in text), lines[-1])
     )
+
+
+def line_of_setup(log_end: str) -> str:
+    """Returns the most informative line of the last failed try in the log of a runtime environment; "" if none."""
+    _, failed, rest = log_end.rpartition(_FAILED_COMMAND)
+    lines = [line.strip() for line in takewhile(lambda line: line.startswith(_INDENT), rest.splitlines())]
+    return _shown(_installing_error(lines)) if failed and lines else ""
 
 
 def _installing_error(lines: Sequence[str]) -> str:

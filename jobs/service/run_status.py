@@ -29,12 +29,15 @@ def status_of(
     submitted_s: float,
     unread: bool,
     now_s: float,
+    setup_failure: str = "",
 ) -> tuple[RunState, str]:
     """Returns the state of an attempt that has not ended, and the reason for it.
 
     `unread` is True if the run folder cannot be read now, so that `progress` is what was read before.
     """
     state, reason = _state_of(job, progress, pending, run.state)
+    if setup_failure and state == RunState.SETTING_UP:
+        reason += f", again after: {setup_failure}"
     stale_s = now_s - (progress.at_s if progress is not None else submitted_s)
     if unread and progress is not None and job.status != PENDING:
         reason += f" · as of {format_time(progress.at_s)}; since then the service cannot read {run.run_folder}"

@@ -76,9 +76,9 @@ class JobPart(Part):
         None,
         gt=0,
         le=3600,
-        description="How long a stopped attempt may take to save its last checkpoint. Seconds. null: 600, and from the "
-        "second attempt on three times as long as storing one took, 120 at least. Of a program: a minute more than "
-        "script.stop_grace_s, which it must exceed.",
+        description="How long a stopped attempt may take to save its last checkpoint. Seconds. null: by the size of a "
+        "checkpoint, and from the second attempt on by the time that storing one took; 120 at least. Of a program: a "
+        "minute more than script.stop_grace_s, which it must exceed.",
     )
 
 

@@ -10,15 +10,20 @@ from jobs.submission.job_spec import JobPart
 from runtime_env.build import build_runtime_env, wrap_entrypoint
 from runtime_env.own_code import OWN_ENTRY
 from runtime_env.tree import ENTRY
+from trainers.config.family_table import part_for
+from trainers.config.parts.model_part import SizeEstimate
+from trainers.config.parts.run_part import BYTES_PER_NUMBER, BYTES_PER_WEIGHT
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, GROWTH_VARIABLE, config_text, growth_text
 
 METADATA_UID = "rayscribe_run_uid"
+# Log among Ray's logs, on each node that installs an attempt's packages.
+SETUP_LOG = "runtime_env_setup-{submission_id}.log"
 # Bounds of the time to store a last checkpoint. Seconds.
 LEAST_S, MOST_S = 120, 3600
-# Until an attempt has measured how long storing a checkpoint takes. Seconds.
-UNMEASURED_S = 600
 # Time to store the output of an unmodified program, which may have any size. Seconds.
 STORING_S = 60
+# Assumed rate of a file server or a bucket, until an attempt has measured its own.
+ASSUMED_BYTES_PER_S = 50e6
 # The last checkpoint is stored after the one before it, and is written to the node's own disk first.
 CHECKPOINTS = 3
 
@@ -79,7 +84,7 @@ def build_request(
     """Builds the request to Ray for an attempt.
 
     A `checkpoint` that the run is known to have must exist for the attempt to start. A run that does not start with a
-    task.py of its package has a `code`, Rayscribe's own as a zip.
+    task.py of its package has a `code`, Rayscribe's own as a zip; "" if the nodes have it.
     """
     job = JobPart.model_validate(run.config["job"])
     arguments = [*entry_words(own_code=code is not None), "--attempt", str(attempt)]
@@ -97,6 +102,7 @@ def build_request(
             package=package,
             stop_grace_s=stop_grace_s(run.config, run.progress),
             environment=variables,
+            setup_log=SETUP_LOG.format(submission_id=submission_id),
             code=code,
         ),
         metadata={
@@ -119,13 +125,33 @@ def entry_words(*, own_code: bool) -> list[str]:
 
 
 def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
-    """Returns the seconds that a stopped attempt has: `job.stop_grace_s`, or by what storing a checkpoint took."""
+    """Returns the seconds that a stopped attempt has: `job.stop_grace_s`, or estimated by its last checkpoint."""
     given = config["job"].get("stop_grace_s")
     if given is not None:
         return int(given)
     if config.get("trainer") == "script":
         # The program's own time, and the time to store its output afterwards.
         return int(config["script"]["stop_grace_s"]) + STORING_S
-    if progress is None or progress.checkpoint_s is None:
-        return UNMEASURED_S
-    return round(min(max(LEAST_S, CHECKPOINTS * progress.checkpoint_s), MOST_S))
+    measured = progress.checkpoint_s if progress is not None else None
+    if measured is None:
+        measured = checkpoint_bytes_of(config) / ASSUMED_BYTES_PER_S
+    return round(min(max(LEAST_S, CHECKPOINTS * measured), MOST_S))
+
+
+def checkpoint_bytes_of(config: Mapping[str, Any]) -> float:
+    """Returns the approximate maximum of a checkpoint's size; 0 if the model's name does not tell its size."""
+    (weights, width), adapt = size_of(config["model"]), config["adapt"]
+    if config["strategy"]["name"] != "ddp":
+        # Shards of the weights, and the optimizer's own copy of them, in addition to what each checkpoint holds.
+        return weights * (BYTES_PER_WEIGHT + 2 * BYTES_PER_NUMBER)
+    if adapt["method"] == "lora":
+        # r × (m + n) weights for an m × n layer with n ≥ m ≥ width: at most 2 × r / width of the layer's.
+        share: float = 2 * adapt["r"] / max(1, width)
+        return weights * min(1.0, share) * BYTES_PER_WEIGHT
+    return weights * BYTES_PER_WEIGHT
+
+
+def size_of(model: Mapping[str, Any]) -> SizeEstimate:
+    """Returns the size of a run's model, as far as its config tells."""
+    part, fields = part_for(model)
+    return part.model_construct(**fields).size

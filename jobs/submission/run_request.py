@@ -111,6 +111,7 @@ def branched(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> d
 
 
 def _other_endpoints(config: AnyRunConfig) -> list[str]:
+    """Returns a line for each variable of the job that would move its storage to a server unknown to the service."""
     path = storage_path_of(config)
     fields = next((fields for scheme, fields in VARIABLES_OF_FIELDS.items() if path.startswith(scheme)), {})
     return [

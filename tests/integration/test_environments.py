@@ -16,8 +16,11 @@ import pytest
 import yaml
 
 from jobs.api.client import Client
+from jobs.clusters.ray_jobs import RayJobs
 from jobs.model import Cause, RunState
 from jobs.scheduler.limits import QueuesConfig
+from jobs.service.controller import SETUP_BYTES, SETUP_LINES
+from jobs.service.failure_causes import line_of_setup
 from jobs.submission.assemble import collect_bundle, pack_bundle, run_request_of
 from jobs.submission.job_spec import load_spec
 from tests.integration.controller_driver import ControllerDriver
@@ -82,6 +85,9 @@ def test_a_package_that_does_not_exist_is_a_failure_of_the_environment_and_is_no
     assert drive.causes("missing") == [Cause.ENVIRONMENT]
     assert "No matching distribution found for no-such-package==9.9" in run.reason
     assert "job.runtime_env" in run.reason
+    # What a run's reason has while Ray tries again.
+    log_end = RayJobs(drive.workspace.address).setup_log_end("missing-a1", SETUP_LINES, SETUP_BYTES)
+    assert "No matching distribution found for no-such-package==9.9" in line_of_setup(log_end.decode())
 
 
 @pytest.mark.long

@@ -37,7 +37,7 @@ ENTRYPOINT = "python task.py --config jobs/specs/whisper_micro.yaml"
 
 def built(name: str, package: str = "/packages/abc.zip") -> dict[str, Any]:
     part = RuntimeEnvPart.model_validate(PARTS[name])
-    runtime_env = build_runtime_env(part, package=package, stop_grace_s=120)
+    runtime_env = build_runtime_env(part, package=package, stop_grace_s=120, setup_log="setup-sr-a1.log")
     return {"entrypoint": wrap_entrypoint(part, ENTRYPOINT), "runtime_env": runtime_env}
 
 

@@ -114,11 +114,13 @@ class LocalRecord(ClusterRecord):
     Attributes:
         folder: Its temporary folder; None before its first process.
         machine: The machine that started it, see `machine.py`; None: this one.
+        release: Version of Rayscribe on its nodes, that of the user who started it. None: not known.
     """
 
     kind: Literal["local"] = "local"
     folder: Path | None = None
     machine: str | None = None
+    release: str | None = None
     address: str | None = None
 
     @property

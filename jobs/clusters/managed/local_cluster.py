@@ -20,6 +20,7 @@ from jobs.clusters.managed.cluster_record import (
 from jobs.clusters.managed.ray_up_content import IDLE_STOP
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ConflictError
+from runtime_env.own_code import RELEASE
 from trainers.distributed.local_ray import MARK, LocalRay, start_ray, without_ray_settings
 from trainers.distributed.machine import this_machine
 
@@ -55,7 +56,7 @@ def up(
                 return _with_idle_stop(before, idle_stop_minutes), False
             down(before, say=lambda line: None)
         say(f"starting Ray for {name}")
-        new = LocalRecord(name=name, created_s=time.time(), machine=this_machine())
+        new = LocalRecord(name=name, created_s=time.time(), machine=this_machine(), release=RELEASE)
         record = _start(new, num_cpus, dashboard_port, outlives_us)
         return _with_idle_stop(record, idle_stop_minutes), True
 
@@ -69,6 +70,7 @@ def down(record: LocalRecord, *, say: Callable[[str], None]) -> None:
 
 
 def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None, outlives_us: bool) -> LocalRecord:
+    """Starts the Ray, and waits until it accepts jobs; cleans up if it does not."""
     cpus = num_cpus if num_cpus is not None else max(LEAST_CPUS, os.cpu_count() or 1)
     taken_down = was_taken_down(record.name)
 

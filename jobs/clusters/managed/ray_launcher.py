@@ -168,6 +168,7 @@ def run_logged(
 
 
 def _read(process: "subprocess.Popen[bytes]", start_s: float, say: Callable[[str], None]) -> Iterator[str]:
+    """Yields the lines of the process's output; shows those of progress."""
     assert process.stdout is not None
     last, shown_s = "", start_s
     for raw in process.stdout:

@@ -176,6 +176,7 @@ def check_login(content: Mapping[str, Any]) -> None:
 def _bring_up(
     record: RayUpRecord, content: Mapping[str, Any], *, runs: bool, timeout_s: float, say: Say
 ) -> RayUpRecord:
+    """Runs `ray up`, unless the cluster runs as the file says; returns the record with its head."""
     if record.ssh is None:
         check_login(content)
         # Left by a failed start: no head has been trusted yet.
@@ -223,6 +224,7 @@ def head_runs(record: RayUpRecord, *, restart: bool = False) -> bool:
 
 
 def _ray_listens(record: RayUpRecord, head: SshTarget) -> bool:
+    """Returns True if Ray's port is open on the head."""
     content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
     asked = run_over_ssh(head, record.known_hosts_path, listens_line(gcs_port(content)), timeout_s=STOP_TIMEOUT_S)
     if key_changed(asked.stderr):
@@ -276,6 +278,7 @@ def _ray(record: RayUpRecord, arguments: list[str], log: str, *, timeout_s: floa
 
 
 def _wait_for_nodes(record: RayUpRecord, workers: int, *, timeout_s: float, say: Say) -> None:
+    """Waits until the dashboard responds and the minimum of nodes has joined."""
     start_s, seen, problem = time.monotonic(), -1, "no response yet"
     while time.monotonic() - start_s < timeout_s:
         try:

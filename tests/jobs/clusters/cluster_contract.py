@@ -64,6 +64,7 @@ class ClusterContract:
         assert name not in subject.cluster.job_infos()
         with pytest.raises(JobLostError):
             subject.cluster.log(name, 0, 1000)
+        assert subject.cluster.setup_log_end(name, 10, 1000) == b""
         with pytest.raises(ClusterError):
             subject.cluster.stop(name)
 

@@ -33,6 +33,7 @@ class FakeCluster:
     breaks: set[str] = field(default_factory=set)  # whose submit raises an unexpected error
     takes_no_jobs: bool = False
     gone: bool = False
+    setup_logs: dict[str, str] = field(default_factory=dict)  # what installing prints; such a job stays PENDING
 
     def submit(self, request: SubmitRequest) -> bool:
         self._respond()
@@ -64,7 +65,8 @@ class FakeCluster:
         if job.stopped:
             return JobInfo(known=True, status="STOPPED", uid=uid)
         if job.reads <= job.lasts:
-            return JobInfo(known=True, status="RUNNING", uid=uid)
+            status = "PENDING" if job.request.submission_id in self.setup_logs else "RUNNING"
+            return JobInfo(known=True, status=status, uid=uid)
         status, code, message, error_type = job.end
         return JobInfo(known=True, status=status, exit_code=code, message=message, error_type=error_type, uid=uid)
 
@@ -81,6 +83,10 @@ class FakeCluster:
         self._respond()
         self._job(submission_id)
         return f"{submission_id} prints\n".encode()[start : start + size]
+
+    def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
+        self._respond()
+        return self.setup_logs.get(submission_id, "").encode()
 
     def stop(self, submission_id: str) -> None:
         self._respond()

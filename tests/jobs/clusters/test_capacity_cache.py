@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from jobs.clusters.registry import CACHE_TTL_S, CachingClusters
+from jobs.clusters.registry import CACHE_TTL_S, MAX_STALE_S, CachingClusters
 from jobs.errors import ClusterError
 from jobs.scheduler.feasibility import Capacity
 from tests.jobs.clusters.fake_cluster import FakeCluster
@@ -59,6 +59,19 @@ def test_a_cluster_that_hangs_is_asked_once_and_nobody_waits_for_it_again() -> N
         assert slow.asked == 1
         slow.free.set()
         wait_until(lambda: _answers(clusters), "the late answer to be used")
+
+
+def test_an_older_size_does_while_the_cluster_hangs_until_it_is_too_old() -> None:
+    slow, now_s = Slow(), 0.0
+    with clusters_of(slow, lambda: now_s, wait_s=0.05) as clusters:
+        slow.free.set()
+        wait_until(lambda: _answers(clusters), "the first answer")
+        slow.free.clear()
+        now_s = CACHE_TTL_S + 1
+        assert clusters.capacity(ADDRESS).total == {"CPU": 8.0}
+        now_s = MAX_STALE_S + 1
+        with pytest.raises(ClusterError, match="no response yet"):
+            clusters.capacity(ADDRESS)
 
 
 def test_a_cluster_that_is_down_says_so_itself() -> None:

@@ -4,12 +4,14 @@ from typing import NoReturn
 import pytest
 
 from jobs.clusters.cluster import JobInfo
-from jobs.clusters.managed.cluster_record import RayUpRecord
-from jobs.clusters.registry import MAX_PAUSE_S, PAUSE_S, Clusters, growth_of
+from jobs.clusters.managed.cluster_record import LocalRecord, RayUpRecord
+from jobs.clusters.registry import MAX_PAUSE_S, PAUSE_S, Clusters, growth_of, has_release
 from jobs.errors import ClusterError
 from jobs.submission.ray_request import SubmitRequest, build_request
+from runtime_env.own_code import VERSION
 from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.sample import sample_run
+from tests.test_architecture import ROOT
 
 
 class Slow(FakeCluster):
@@ -117,3 +119,21 @@ def test_own_hosts_are_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     record.write()
     record.config_path.write_text(FILE.replace("type: aws", "type: local"))
     assert growth_of("cluster://speech") == {}
+
+
+def test_nodes_have_a_release_where_each_checks_its_own_or_this_machine_s_ray_was_started_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
+    own, hosts = LocalRecord(name="own", created_s=1.0, release=VERSION), RayUpRecord(name="hosts", created_s=1.0)
+    own.write()
+    LocalRecord(name="of-a-clone", created_s=1.0).write()
+    hosts.write()
+    assert not has_release("cluster://hosts", VERSION), "without its file"
+    hosts.config_path.write_text((ROOT / "cluster_configs" / "local.yaml").read_text())
+    known = {name: has_release(f"cluster://{name}", VERSION) for name in ("own", "of-a-clone", "hosts", "gone")}
+    assert known == {"own": True, "of-a-clone": False, "hosts": True, "gone": False}
+    assert not has_release("cluster://own", f"{VERSION}1") and not has_release("cluster://hosts", f"{VERSION}1")
+    assert not has_release("http://127.0.0.1:8265", VERSION)
+    hosts.config_path.write_text("setup_commands: []")
+    assert not has_release("cluster://hosts", VERSION)

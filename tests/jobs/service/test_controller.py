@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from jobs.clusters.managed.cluster_record import LocalRecord
 from jobs.ledger import RunChangedError
 from jobs.model import Cause, RunState
 from jobs.service import run_folders
 from jobs.service.controller import ABANDON_AFTER_S
+from jobs.service.package_store import PackageStore
 from jobs.service.run_changes import refused, write
 from jobs.service.run_folders import RunFolders
 from jobs.submission.ray_request import METADATA_UID, stop_grace_s
+from runtime_env.own_code import VERSION
+from tests.jobs.sample import sample_run
 from tests.jobs.service.controller_harness import LOST_NODE, ControllerHarness, harness_on
 from tests.trainers.run_folder.writers import first_group, staged
 from trainers.config.submitted import CHECKPOINT_VARIABLE
@@ -45,6 +49,29 @@ def test_a_run_goes_from_the_queue_to_its_end(harness: ControllerHarness) -> Non
     assert (harness.folder / "runs/one/attempts/1/logs/driver.log").read_text() == "one-a1 prints\n"
 
 
+def test_code_is_not_sent_where_all_nodes_have_the_same_release_unless_a_run_installs_its_own_packages(
+    harness: ControllerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(harness.folder / "home"))
+    monkeypatch.setattr("jobs.service.controller.RELEASE", VERSION)
+    LocalRecord(name="own", created_s=1.0, release=VERSION).write()
+    packages = PackageStore(harness.folder / "packages")
+    code = packages.put_own_code()
+    installing = {**sample_run().config, "job": {"runtime_env": {"pip": ["jiwer"]}}}
+    harness.submit("here", address="cluster://own", code=code)
+    harness.submit("elsewhere", code=code)
+    harness.submit("installing", address="cluster://own", code=code, config=installing)
+    harness.submit("itself", address="cluster://own")
+    harness.run_rounds(harness.controller())
+    requests = {name.removesuffix("-a1"): job.request for name, job in harness.cluster.jobs.items()}
+    sent = {name: request.runtime_env.get("py_modules", []) for name, request in requests.items()}
+    zipped = [str(packages.path(code))]
+    assert sent == {"here": [], "elsewhere": zipped, "installing": zipped, "itself": []}
+    starts = {name: request.entrypoint.split(" --attempt")[0] for name, request in requests.items()}
+    own = "python -P -m rayscribe.trainers.main"
+    assert starts == {"here": own, "elsewhere": own, "installing": own, "itself": "python task.py"}
+
+
 def test_a_lost_node_is_retried_until_it_goes_well(harness: ControllerHarness) -> None:
     harness.submit("one", max_retries=0)
     harness.cluster.ends = {"one-a1": LOST_NODE, "one-a2": LOST_NODE}
@@ -58,6 +85,16 @@ def test_a_lost_node_is_retried_until_it_goes_well(harness: ControllerHarness) -
     ]
     assert RunState.PREEMPTED in {event.state for event in harness.ledger.events("one")}
     harness.check_history()
+
+
+def test_why_an_environment_was_not_made_is_the_reason_while_ray_tries_again(harness: ControllerHarness) -> None:
+    harness.submit("one")
+    harness.cluster.lasts = {"one-a1": 3}
+    harness.cluster.setup_logs = {"one-a1": "Last 50 lines of stdout:\n    x\n    ERROR: no such package\n2026 Run\n"}
+    harness.run_rounds(harness.controller(), until=lambda: harness.cluster.jobs["one-a1"].reads == 2)
+    run = harness.ledger.run("one")
+    assert run.state == RunState.SETTING_UP
+    assert run.reason == "Ray sets up the runtime environment, again after: ERROR: no such package"
 
 
 def test_a_fault_in_the_config_is_not_tried_again_and_gives_its_exit_code(harness: ControllerHarness) -> None:

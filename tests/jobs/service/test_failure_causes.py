@@ -7,7 +7,7 @@ import pytest
 
 from jobs.clusters.cluster import JobInfo
 from jobs.model import Cause
-from jobs.service.failure_causes import cause_of, is_transient, line_of
+from jobs.service.failure_causes import cause_of, is_transient, line_of, line_of_setup
 
 ENDED_WITH = """\
 Job entrypoint command failed with exit code {code}, last available logs (truncated to 20,000 chars):
@@ -270,6 +270,16 @@ def test_a_package_that_is_missing_is_told_from_an_index_that_does_not_answer() 
     assert is_transient(line_of(failed("RUNTIME_ENV_SETUP_FAILURE", PACKAGE_DOES_NOT_COME)))
     assert is_transient(line_of(failed("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", START_TIMEOUT)))
     assert not is_transient(line_of(ended_with(127, "/bin/sh: 1: no_such_command: not found")))
+
+
+@pytest.mark.parametrize("message", [NO_SUCH_PACKAGE, INDEX_DOES_NOT_ANSWER, UV_INDEX_IS_MUTE])
+def test_the_log_of_a_setup_that_goes_on_has_the_line_that_ray_tells_at_its_end(message: str) -> None:
+    stamp = "2026-11-21 01:42:42,875\tINFO utils.py:76 --"
+    begun = f"{stamp} Run cmd[1] ['python', '-m', 'pip', 'install']\n"
+    again = f"{begun}{stamp} Output of cmd[9]: ERROR: No\n{message}{begun}"
+    assert line_of_setup(again) == line_of(failed("RUNTIME_ENV_SETUP_FAILURE", message))
+    assert line_of_setup(begun) == line_of_setup("") == ""
+    assert "s3cret" not in line_of_setup(message.replace("Looking", "x").replace("ERROR: No", "http://u:s3cret@x No"))
 
 
 def test_credentials_in_urls_are_left_out() -> None:

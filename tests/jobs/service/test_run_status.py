@@ -22,6 +22,7 @@ def said(
     stopping: bool,
     now_s: float,
     unread: bool = False,
+    setup_failure: str = "",
     **changes: Any,
 ) -> tuple[RunState, str]:
     """What is said of an attempt that was submitted at 990 s."""
@@ -38,12 +39,18 @@ def said(
         submitted_s=990.0,
         unread=unread,
         now_s=now_s,
+        setup_failure=setup_failure,
     )
 
 
 def test_a_pending_job_is_setting_up_whatever_an_older_attempt_wrote() -> None:
     state, reason = said(PENDING, None, [], stopping=False, now_s=1000.0)
     assert (state, reason) == (RunState.SETTING_UP, "Ray sets up the runtime environment")
+
+
+def test_a_pending_job_whose_environment_was_tried_in_vain_says_why() -> None:
+    _, reason = said(PENDING, None, [], stopping=False, now_s=1000.0, setup_failure="ERROR: No such package")
+    assert reason == "Ray sets up the runtime environment, again after: ERROR: No such package"
 
 
 def test_running_is_not_training() -> None:
