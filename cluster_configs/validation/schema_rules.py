@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -50,8 +51,10 @@ def syntax_error(script: str) -> tuple[int, str] | None:
     """Returns line (from 1) and message of the first error that `bash -n` finds; it runs nothing.
 
     Raises:
-        ConfigError: bash does not end within SYNTAX_TIMEOUT_S.
+        ConfigError: there is no bash, or it does not end within SYNTAX_TIMEOUT_S.
     """
+    if shutil.which("bash") is None:
+        raise ConfigError("bash is not on PATH: install it; it checks the syntax of commands (bash -n)")
     try:
         answer = subprocess.run(
             ["bash", "--norc", "-n"],

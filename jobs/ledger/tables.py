@@ -100,6 +100,8 @@ runs = Table(
     UniqueConstraint("user", "idempotency_key"),
     Index("ix_runs_newest", "submitted_s", "id"),
     Index("ix_runs_state", "state", "submitted_s", "id"),
+    Index("ix_runs_user_newest", "user", "submitted_s", "id"),
+    Index("ix_runs_queue_newest", "queue", "submitted_s", "id"),
     Index("ix_runs_queue", "queue", "state"),
 )
 

@@ -23,13 +23,15 @@ from trainers.config.storage_location import is_remote
 from trainers.config.wording import counted, format_bytes, format_duration
 from trainers.data.sources.manifest_source import as_written
 from trainers.errors import ConfigError, DataError
-from trainers.models.language_names import code_or_name
+from trainers.models.language_names import code_or_name, whisper_code
 from trainers.storage.json_files import to_jsonl
 
 LEAST_CLIPS = 3
 # With fewer clips, each word is some percent of the score.
 LEAST_SCORED = 10
 ENGLISH_ONLY = ".en"
+# Released models that have a token for Cantonese.
+CANTONESE, KNOW_CANTONESE = "yue", ("large-v3", "large-v3-turbo")
 DOCS = "https://github.com/rayscribe/rayscribe/tree/main/docs"
 # Approximate vocabulary size of all released Whispers.
 TOKENS = 51_865
@@ -104,6 +106,7 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
         is_english={code_or_name(row["language"] or language or "en") for row in everything} == {"en"},
     )
     choices = choose(facts, machine, wishes.model)
+    _refuse_without_cantonese(language, choices)
     data, texts = _named_data(found, speech, drawn, wishes.out)
     name = run_name(wishes.out.stem)
     texts = {wishes.out: _text(found, choices, data, name, wishes.out), **texts}
@@ -118,6 +121,16 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     )
     messages += [f"machine: {machine}", _chosen(choices), *_fetched(choices)]
     return NewRecipe(wishes.out, texts, tuple(messages), f"{RAY_DEFAULT_STORAGE}/{name}")
+
+
+def _refuse_without_cantonese(language: str | None, choices: Choices) -> None:
+    name, released = choices.model.get("name_or_path"), family_parts()["whisper"].released
+    is_cantonese = language is not None and whisper_code(language) == CANTONESE
+    if is_cantonese and name in released.values() and name not in [released[size] for size in KNOW_CANTONESE]:
+        raise ConfigError(
+            f"language {language!r}: {name} has no token <|{CANTONESE}|> of Cantonese: name a model that has one, with "
+            f"--model {', '.join(KNOW_CANTONESE)} or scratch"
+        )
 
 
 def run_name(text: str) -> str:

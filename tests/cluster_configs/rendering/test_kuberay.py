@@ -145,6 +145,16 @@ def test_kueue_gets_the_whole_gang_and_without_it_the_pools_grow() -> None:
     assert {"name": "RAYSCRIBE_GROWS_TO", "value": "CPU=116,GPU=8"} in variables
 
 
+@pytest.mark.parametrize("name", ["on", "null"])
+def test_the_name_of_a_pool_stays_a_text(name: str) -> None:
+    content = {**SPEC, "pools": {**SPEC["pools"], name: {"cpus": 4, "memory_gb": 16, "labels": {"pool": "small"}}}}
+    text = render(build_cluster_spec(content, origin="my.yaml"), Target.KUBERAY, KubernetesKind.RAYJOB)
+    (job,) = (document for document in yaml.safe_load_all(text) if document["kind"] == "RayJob")
+    group = groups_of(job["spec"]["rayClusterSpec"])[name]
+    assert group["template"]["metadata"]["labels"]["app.kubernetes.io/component"] == name
+    assert group["labels"] == {"pool": "small"}
+
+
 def test_devices_have_the_names_of_their_hardware() -> None:
     for hardware, device in (("cuda", "nvidia.com/gpu"), ("rocm", "amd.com/gpu"), ("hpu", "habana.ai/gaudi")):
         group = groups_of(cluster_of(documents(KubernetesKind.RAYJOB, f"pools.train.hardware={hardware}")))["train"]

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from jobs.ledger import Ledger
+from jobs.model import RunFilter
 from tests.jobs.ledger.builders import add
 
 
@@ -43,6 +44,14 @@ def plan_of(call: Callable[[], object]) -> list[str]:
         (lambda ledger: ledger.scheduler.holding(), "SEARCH runs USING INDEX ix_runs_state (state=?)"),
         (lambda ledger: ledger.active_runs(), "SEARCH runs USING INDEX ix_runs_state (state=?)"),
         (lambda ledger: ledger.usage.runs(), "SCAN runs USING COVERING INDEX ix_runs_queue"),
+        (
+            lambda ledger: ledger.runs(RunFilter(user="ana")),
+            "SEARCH runs USING COVERING INDEX ix_runs_user_newest (user=?)",
+        ),
+        (
+            lambda ledger: ledger.runs(RunFilter(queue="default")),
+            "SEARCH runs USING COVERING INDEX ix_runs_queue_newest (queue=?)",
+        ),
         (lambda ledger: ledger.events("a"), "SEARCH events USING INDEX ix_events_run (run_id=? AND number>?)"),
         (lambda ledger: ledger.events(None), "SEARCH events USING INTEGER PRIMARY KEY (rowid>?)"),
         (lambda ledger: ledger.tokens.user_of("x"), "SEARCH tokens USING INDEX sqlite_autoindex_tokens_2 (sha256=?)"),

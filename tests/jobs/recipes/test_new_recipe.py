@@ -344,6 +344,14 @@ class TestLanguage:
         recipe = made(manifest, LAPTOP, tmp_path / "a.yaml", model=model, language=language)
         assert yaml.safe_load(recipe.texts[recipe.recipe])["data"].get("normalizer") == normalizer
 
+    def test_cantonese_asks_for_a_model_that_has_its_token(self, manifest: Path, tmp_path: Path) -> None:
+        with pytest.raises(
+            ConfigError, match=r"'zh-HK': openai/whisper-tiny has no token .* --model large-v3, large-v3-tu"
+        ):
+            made(manifest, LAPTOP, tmp_path / "yue.yaml", language="zh-HK")
+        for model in ("large-v3", "scratch"):
+            assert made(manifest, LAPTOP, tmp_path / "yue.yaml", language="zh-HK", model=model).recipe
+
     def of(self, texts: list[str], given: str | None = None) -> str:
         return language_of([{"text": text, "language": None} for text in texts], self.found(), given)[0]
 

@@ -220,7 +220,7 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     harness.ledger.requests.request_stop("one", by="ana", at_s=harness.now_s)
     controller.round()
     assert harness.ledger.run("one").reason == (
-        "stopping; http://fake: no response; retrying until 1970-01-12 14:07:40 UTC"
+        "stopping; http://fake: no response; retrying until 1970-01-12 14:00:36 UTC"
     )
     harness.now_s += stop_grace_s(harness.ledger.run("one").config, None) + ABANDON_AFTER_S - 1.0
     controller.round()

@@ -12,7 +12,7 @@ from tests.trainers.config import advice
 from tests.trainers.synthetic import config, content
 from trainers.config.loader import build_config
 from trainers.config.overrides import apply_overrides, parse_override
-from trainers.config.parts.ds_config import FILLED, OFFLOAD_KEYS, ZERO_KEYS
+from trainers.config.parts.ds_config import FILLED, OFFLOAD_KEYS, ZERO_KEYS, ds_problems
 from trainers.config.parts.part import PREPARE_SCOPE
 from trainers.config.parts.strategy_part import WITHOUT_SHARDS, ds_config_of
 
@@ -195,6 +195,10 @@ class TestFields:
 
 
 class TestOwnConfig:
+    @pytest.mark.parametrize("name", ["zero_optimization", "scheduler", "optimizer", "fp16", "bf16"])
+    def test_a_section_without_a_value_is_no_mapping(self, name: str) -> None:
+        assert f"strategy.ds_config.{name}: must be a mapping (got None)" in ds_problems({**WHOLE, name: None})
+
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
@@ -202,6 +206,7 @@ class TestOwnConfig:
             ({"zero_optimization": None}, "zero_optimization: missing; write it, with its stage"),
             ({"gradient_clipping": None}, "gradient_clipping: missing; write it as auto"),
             ({"zero_optimization": [3]}, "zero_optimization: must be a mapping (got [3])"),
+            ({"optimizer": {"type": "AdamW", "params": None}}, "optimizer.params: must be a mapping (got None)"),
             (
                 {"zero_optimization": {"stage": 0}},
                 "stage: must be 1, 2 or 3 (got 0); without ZeRO, set strategy: {",

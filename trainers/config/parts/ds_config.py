@@ -105,10 +105,12 @@ def _problems(config: Mapping[str, Any]) -> Iterator[str]:
         if name not in config:
             yield f".{name}: missing; write it{' as auto' if name in FILLED else ', with its stage'}"
     for path, known in _SECTIONS.items():
-        section = value_at(config, path.split(".")) if path else config
-        if section is not None and not isinstance(section, Mapping):
+        *above, name = path.split(".")
+        parent = value_at(config, above) if above else config
+        section = config if not path else parent.get(name, {}) if isinstance(parent, Mapping) else {}
+        if not isinstance(section, Mapping):
             yield f".{path}: must be a mapping (got {section!r})"
-        elif section is not None and known is not None:
+        elif known is not None:
             yield from _unknown(f"{path}." if path else "", section, known)
     for path in _autos({name: value for name, value in config.items() if name not in REFUSED}):
         if path not in FILLED:
