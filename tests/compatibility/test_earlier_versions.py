@@ -64,7 +64,7 @@ def test_a_model_scores_as_it_did(state: Path, tmp_path: Path) -> None:
     run = state / "runs" / "kept"
     kept = json.loads((run / "evaluation" / "test.json").read_text())
     elsewhere = recipe(state, **{"run.storage_path": str(tmp_path / "scores")})
-    found = evaluate(config(elsewhere), LocalEngine(), model=str(run), split="test").totals
+    found = dict(evaluate(config(elsewhere), LocalEngine(), model=str(run), split="test").totals)
     # Of float32, on another processor.
     assert found.pop("loss") == pytest.approx(kept.pop("loss"), rel=1e-4)
     assert found == kept
