@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import compile_path
 
 from jobs.api.protocol import ErrorBody, FullDiskError, status_of
 from jobs.errors import LedgerError, NotFoundError, ServiceError
@@ -85,6 +86,11 @@ async def _handle(request: Request, error: Exception) -> Response:
         converted: RayscribeError = NotFoundError("unknown path; /openapi.json lists the known ones")
     elif error.status_code == 405:
         converted = ConfigError("this path does not support this method; /openapi.json lists those that it does")
+        # The framework names the methods of one function only.
+        paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
+        matching = [methods for path, methods in paths.items() if compile_path(path)[0].match(request.url.path)]
+        methods = sorted({method.upper() for methods in matching for method in methods})
+        return error_response(converted, 405, {"Allow": ", ".join(methods)})
     elif error.status_code < 500:
         converted = ConfigError(str(error.detail))
     else:

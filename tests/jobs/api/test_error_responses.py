@@ -169,7 +169,8 @@ def test_unknown_paths_and_methods_answer_in_the_same_shape(reader: httpx.Client
     assert (unknown.status_code, unknown.json()["error"]["type"]) == (404, "NotFoundError")
     wrong = reader.delete("/v1/runs")
     assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "ConfigError")
-    assert "Allow" in wrong.headers
+    assert wrong.headers["Allow"] == "GET, POST"
+    assert reader.patch(f"/v1/packages/{'0' * 64}").headers["Allow"] == "HEAD, PUT"
     assert reader.get("/v1/runs/").status_code == 404
 
 
