@@ -50,6 +50,9 @@ def write_run(folder: Path) -> None:
     written.write_text(yaml.safe_dump(recipe(folder)))
     assert main(["--config", str(written), "--no-ray"]) == 0
     written.unlink()
+    # Pages are for people: no version reads them.
+    for page in folder.rglob("report.html"):
+        page.unlink()
 
 
 def write_ledger(folder: Path) -> None:

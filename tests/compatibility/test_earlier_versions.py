@@ -1,4 +1,4 @@
-"""What each released version left on disk is read, continued and scored by this one, see `make_state.py`."""
+"""Reads, continues and scores what each released version left on disk, see `make_state.py`."""
 
 import json
 import shutil

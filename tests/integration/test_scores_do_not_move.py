@@ -1,4 +1,4 @@
-"""The same model and the same clips give the same counts on Ray, however many workers and however large the batch.
+"""Scores one model on the same clips on Ray with several numbers of workers and batch sizes: the counts are equal.
 
 Without Ray, and in CI, `tests/contract` has it of each family.
 """

@@ -20,7 +20,7 @@ from trainers.storage import open_storage
 
 
 def is_exact(continuation: Continuation) -> bool:
-    """Whether weights are equal bit for bit to those without the changes."""
+    """Returns True if weights are equal bit for bit to those without the changes."""
     inexact = ("up to rounding only", "the run ends at")
     return not any(words in line for line in continuation.changes for words in inexact)
 
