@@ -13,7 +13,7 @@ from tests.integration.launch_user import LaunchUser, same_losses, two_nodes
 from tests.programs.known_programs import CTC, DATA, DDP, LOGGED_STEP, OUT, PROGRAMS, STEPS
 from tests.programs.torchrun import undisturbed
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 FAKE_HABANA = Path(__file__).parents[1] / "programs" / "fake_habana"
 # A Gaudi for each worker, whose software is in the package.
 ON_GAUDI = ("--accelerator", "hpu", "--set", "script.hpu_mode=lazy", "--env", "PYTHONPATH=fake_habana")
@@ -71,7 +71,6 @@ def test_a_stop_costs_no_step_and_exit_code_7_is_the_run_s(user: Users, plain: L
     assert made == {(step, loss) for step, loss in plain("ddp").items() if step < STEPS}
 
 
-@pytest.mark.long
 def test_a_program_for_gaudi_runs_where_ray_has_its_resource(user: Users, plain: Losses, tmp_path: Path) -> None:
     run = user("ctc", "gaudi")
     shutil.copytree(FAKE_HABANA, run.folder / "fake_habana")
@@ -100,7 +99,6 @@ KILLS: Mapping[str, Callable[[LaunchUser], None]] = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_program_goes_on_from_its_last_checkpoint_whatever_is_killed(
     user: Users, plain: Losses, tmp_path: Path, name: str

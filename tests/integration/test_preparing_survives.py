@@ -191,6 +191,7 @@ def survives(
     assert preparing.shards.items() <= files.items(), "a finished shard was written again"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_killed_workers_nodes_and_drivers_cost_no_row_and_no_finished_shard(
     cluster: tuple[Cluster, RayHead], manifest: Path, undisturbed: dict[str, Any], tmp_path: Path

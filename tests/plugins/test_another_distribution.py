@@ -23,7 +23,7 @@ from tests.trainers.synthetic import content, speechlike
 from trainers.config.family_table import FAMILIES
 from trainers.data.audio import SAMPLING_RATE_HZ, encode_flac
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plugins")]
+pytestmark = [pytest.mark.long, pytest.mark.integration, pytest.mark.xdist_group("plugins")]
 
 DISTRIBUTION = Path(__file__).parent / "distribution"
 SPLITS = {"train": 24, "validation": 6, "test": 6}

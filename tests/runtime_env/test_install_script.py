@@ -84,6 +84,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
+@pytest.mark.long
 def test_a_command_finds_the_packages_that_were_installed_once(tmp_path: Path, index: PackageIndex) -> None:
     node = Node(tmp_path, index)
     first, second = node.run("python", "-c", SAY), node.run("python", "-c", SAY)
@@ -127,6 +128,7 @@ def test_several_processes_of_a_node_install_once(tmp_path: Path, index: Package
     assert index.downloads("tiny-speech") == 1
 
 
+@pytest.mark.long
 def test_installing_outlives_the_process_that_began_it(tmp_path: Path, index: PackageIndex) -> None:
     node = Node(tmp_path, index)
     index.gate.clear()
@@ -140,6 +142,7 @@ def test_installing_outlives_the_process_that_began_it(tmp_path: Path, index: Pa
     assert index.downloads("tiny-speech") == 1
 
 
+@pytest.mark.long
 def test_what_was_installed_by_half_is_installed_anew(tmp_path: Path, index: PackageIndex) -> None:
     node = Node(tmp_path, index)
     assert node.run("true").returncode == 0
@@ -162,6 +165,7 @@ def test_inside_it_workers_are_told_to_start_the_same_way(installed: Node) -> No
     assert first.startswith(f"42 {installed.environments}")
 
 
+@pytest.mark.long
 def test_a_missing_package_is_an_exit_code_of_its_own(tmp_path: Path, index: PackageIndex) -> None:
     ended = Node(tmp_path, index, pip=["tiny-speech==9.9"]).run("python", "-c", SAY)
     assert ended.returncode == EXIT_CODE
@@ -170,6 +174,7 @@ def test_a_missing_package_is_an_exit_code_of_its_own(tmp_path: Path, index: Pac
     assert index.user not in ended.stderr
 
 
+@pytest.mark.long
 def test_another_ray_is_refused(tmp_path: Path, index: PackageIndex) -> None:
     index.add_wheel("ray", "0.0.1", "")
     ended = Node(tmp_path, index, pip=["ray==0.0.1"]).run("true")
@@ -177,6 +182,7 @@ def test_another_ray_is_refused(tmp_path: Path, index: PackageIndex) -> None:
     assert "another Ray than the cluster's" in ended.stderr
 
 
+@pytest.mark.long
 def test_a_python_without_ray_is_named(tmp_path: Path, index: PackageIndex) -> None:
     node = Node(tmp_path, index)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)

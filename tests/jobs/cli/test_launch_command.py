@@ -87,7 +87,7 @@ def test_each_way_to_submit_a_program_says_once_that_its_output_folder_is_not_kn
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    options = ["--storage-path", "s3://bucket/runs"]
+    options = ["--storage-path", str(tmp_path / "runs")]
     assert CliRunner().invoke(app, ["launch", "--write", "run.yaml", *options, "--", "train.py"]).exit_code == 0
     for command in (["launch", "--dry-run", *options, "--", "train.py"], ["submit", "run.yaml", "--dry-run"]):
         result = CliRunner().invoke(app, command)

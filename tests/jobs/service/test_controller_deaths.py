@@ -15,7 +15,7 @@ class Death(BaseException):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
 def test_a_controller_that_dies_at_any_point_is_continued_without_loss_or_double(
     tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:

@@ -137,7 +137,7 @@ def test_evaluate_opens_it_by_its_path_without_a_network(tmp_path: Path) -> None
     assert json.loads(process.stdout.splitlines()[-1]) == ours
 
 
-@pytest.mark.integration
+@pytest.mark.long
 def test_processes_computing_at_once_do_not_collide() -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", COMPUTE_IN_A_LOOP], stdout=subprocess.PIPE, text=True) for _ in range(2)

@@ -243,7 +243,7 @@ class TestFolders:
         storage.delete("runs/a/deep/er")
         assert storage.list_folders("runs") == ["runs/b"]
 
-    @pytest.mark.integration
+    @pytest.mark.long
     @of_every_bucket
     def test_more_files_than_one_answer_holds_are_all_listed(self, shaky_storage: Storage, bucket_kind: str) -> None:
         storage = shaky_storage

@@ -23,6 +23,7 @@ def _one_rank(rank: int, folder: Path, sharded: bool) -> None:
     train_and_score(rank, folder, sharded=sharded)
 
 
+@pytest.mark.integration
 def test_fsdp2_trains_and_scores_as_a_model_that_is_whole(tmp_path: Path) -> None:
     whole, sharded = (run(tmp_path / str(kind), sharded=kind) for kind in (False, True))
     for expected, got in zip(whole, sharded, strict=True):

@@ -62,6 +62,7 @@ def test_ranks_meet_and_the_driver_shows_what_they_say(
     assert logs(wanted) == [(0, "rank 0 prints\n"), (1, "rank 1 prints\n")]
 
 
+@pytest.mark.integration
 def test_a_worker_that_is_killed_takes_the_group_with_it_and_another_one_starts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,6 +127,7 @@ def test_workers_are_not_started_more_often_than_may_be(tmp_path: Path) -> None:
     assert starts(tmp_path) == 2
 
 
+@pytest.mark.integration
 def test_the_error_that_began_it_is_the_one_that_is_raised(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 7 is damaged"):
         run_to_end(work(rank_work.refuse, tmp_path))
@@ -158,6 +160,7 @@ def test_a_request_to_stop_waits_for_the_workers_checkpoint(tmp_path: Path, monk
     assert shown[shown.index("training") + 1 :].count(STOPPING) == 1
 
 
+@pytest.mark.integration
 def test_where_there_is_nothing_to_wait_for_it_ends_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +180,7 @@ run_group(pickle.loads((folder / "work").read_bytes()))
 """
 
 
-@pytest.mark.integration
+@pytest.mark.long
 def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "work").write_bytes(pickle.dumps(work(rank_work.orphan, tmp_path, {"scaling.num_workers": 1})))

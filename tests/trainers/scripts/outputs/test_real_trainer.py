@@ -94,6 +94,7 @@ def trainer(out: Path, wers: Iterator[float], max_steps: int, *callbacks: Traine
     )
 
 
+@pytest.mark.integration
 def test_only_complete_checkpoints_are_kept_and_the_best_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

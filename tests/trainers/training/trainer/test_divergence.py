@@ -130,6 +130,7 @@ class TestFp16:
             rank.raise_if_logged_loss_diverged(NAN, 1, Ranks(scaler=SimpleNamespace(get_scale=lambda: 0.5)))
 
 
+@pytest.mark.integration
 def test_all_ranks_end_after_the_same_step_and_write_no_checkpoint(tmp_path: Path) -> None:
     texts = ["a", "one two three four"] * 4
     manifest = write_corpus(tmp_path, texts, durations_s=[1.0 + 0.1 * number for number in range(len(texts))])
