@@ -20,7 +20,7 @@ _PROCESSORS = {EXTRACTOR: ("feature extractor", EXTRACTOR_FILES), TOKENIZER: ("t
 # Fields of a config.json about its origin, the way it was loaded, and what loading switches off.
 _NOT_ARCHITECTURE = (
     *("_name_or_path", "transformers_version", "dtype", "torch_dtype"),
-    *("layerdrop", "apply_spec_augment"),
+    *("layerdrop", "apply_spec_augment", "use_cache"),
 )
 
 

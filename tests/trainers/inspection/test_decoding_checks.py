@@ -1,5 +1,6 @@
 """What preflight says of a beam search."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,5 +84,5 @@ def test_a_search_of_another_family_s_model_is_a_problem(tmp_path: Path) -> None
     weights = {"model": {"name_or_path": str(tmp_path / "ctc")}}
     text = the_one(check_model, subject_of(tmp_path, {**weights, "decode.num_beams": 4}), "error")
     assert f"{tmp_path}/ctc is of the family ctc: 1 problem" in text
-    assert "decode.num_beams: unknown key: a field of the family whisper or seq2seq, not of ctc (got 4)" in text
+    assert re.search(r"decode\.num_beams: unknown key: a field of the family .*seq2seq.*, not of ctc \(got 4\)", text)
     assert levels(check_model, subject_of(tmp_path, {**weights, "decode.method": "beam"})) == {"ok"}

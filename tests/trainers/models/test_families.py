@@ -149,7 +149,7 @@ class TestTheDecodePartOfAFamily:
     @pytest.mark.parametrize(
         ("family", "field", "value", "of"),
         [
-            ("ctc", "num_beams", 4, "whisper or seq2seq"),
+            ("ctc", "num_beams", 4, ".*seq2seq.*"),
             ("whisper", "method", "beam", "ctc"),
             ("seq2seq", "beam_size", 9, "ctc"),
         ],

@@ -17,7 +17,8 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.data.prepared_set import PreparedSet
-from trainers.metrics.known_metrics import known_metrics
+from trainers.metrics.known_metrics import WER, known_metrics
+from trainers.metrics.metric import Metric
 from trainers.models.families import decoder_of
 from trainers.models.family import Family
 from trainers.models.labels import NOT_NAMED
@@ -223,7 +224,9 @@ def _rates(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None 
     for name, metric in known_metrics().items():
         rate = metrics.get(prefix + name)
         bounds = None
-        if rows and metric.units in rows[0] and f"{metric.prefix}insertions" in rows[0]:
+        # The interval is that of edits per unit, and edits without a prefix are those of WER.
+        is_per_unit = type(metric).rate is Metric.rate and (metric is WER or metric.prefix != "")
+        if rows and is_per_unit and metric.units in rows[0] and f"{metric.prefix}insertions" in rows[0]:
             bounds = rate_of(metric, rows, [None] * len(rows)).by_utterance
         shown = "undefined" if rate is None else f"{rate:.2f}"
         cells.append(f"{shown} ({bounds.low:.2f} to {bounds.high:.2f})" if rate is not None and bounds else shown)

@@ -1,7 +1,7 @@
 """The model card: what was measured, and what the Hub reads of it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
 from trainers.config.parts.model_source import ModelSource
 from trainers.config.schema import TrainConfig
+from trainers.metrics.metric import EditCounts, Metric
 from trainers.models.sources.model_files import WITH_WEIGHTS, SourcePin
 from trainers.models.sources.origins import origin_of
 from trainers.models.whisper.whisper_family import WhisperFamily
@@ -184,3 +185,35 @@ def test_a_data_set_of_the_hub_is_named_with_its_split() -> None:
     data["name"] = "/data/fleurs"
     of_disk = wanted(**{"data.train": None, "data.validation": None, "data.dataset": data})
     assert "datasets" not in metadata_of(card_of(of_disk, totals={"validation": {**RATES, "scored": 4}}))
+
+
+class Accuracy(Metric):
+    """A rate that is not of edits per unit."""
+
+    name, units, prefix, order = "accuracy", "words", "accuracy_", "max"
+
+    def cut(self, text: str) -> Sequence[str]:
+        return text.split()
+
+    def rate(self, counts: EditCounts) -> float | None:
+        return None if counts.rate is None else 100 - counts.rate
+
+
+class Plain(Metric):
+    """A rate of edits per unit, whose edits are not in the rows."""
+
+    name, units = "plain", "words"
+
+    def cut(self, text: str) -> Sequence[str]:
+        return text.split()
+
+
+@pytest.mark.parametrize("metric", [Accuracy(), Plain()])
+def test_a_rate_without_an_interval_of_its_own_has_none(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.scoring.report.model_card.known_metrics", lambda: {metric.name: metric})
+    row = {"words": 8, "insertions": 0, "deletions": 0, "substitutions": 1}
+    row |= {f"{metric.prefix}{name}": value for name, value in row.items() if name != "words"}
+    test = {"scored": 2, "utterances": 2, metric.name: 87.5}
+    checkpoint = replace(SCORED, metrics={f"eval_{metric.name}": 80.0})
+    card = card_of(wanted(), checkpoint, totals={"test": test}, rows={"test": [row, row]})
+    assert "| test (2 of 2 utterances) | 87.50 |\n" in card
