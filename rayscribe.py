@@ -1,4 +1,4 @@
-"""Rayscribe from Python; `rayscribe --help` lists the same as commands, and more.
+"""Rayscribe from Python; `rayscribe --help` lists the same functions as commands, and more.
 
     import rayscribe
 
@@ -7,9 +7,9 @@
     print(result.headline, result.totals["wer"])
     run = rayscribe.submit("my.yaml", {"run.storage_path": "s3://bucket/runs"}, cluster="speech")
 
-A recipe is the path of a YAML file, or a config. Overrides are values by dotted names, as of `--set`. Relative paths
-in a file count from that file, all others from the current folder. What goes wrong is a `RayscribeError`, which names
-the thing, the value and the fix.
+A recipe is the path of a YAML file, or a config. Overrides are values by dotted names, as in `--set`. Relative paths
+in a file are relative to its folder, all others to the current folder. Functions raise `RayscribeError`, with field,
+value and fix.
 """
 
 import math
@@ -52,7 +52,7 @@ Overrides = Mapping[str, Any]
 
 
 def load_config(recipe: Recipe, overrides: Overrides | None = None) -> "TrainConfig":
-    """The config that a recipe resolves to, with absolute paths and a name of the run; every problem in one error."""
+    """Returns a recipe's resolved config, with absolute paths and a run name; raises one error with all problems."""
     from trainers.main import load  # noqa: PLC0415
 
     return load(_arguments(recipe, overrides))
@@ -61,14 +61,14 @@ def load_config(recipe: Recipe, overrides: Overrides | None = None) -> "TrainCon
 def train(
     recipe: Recipe, overrides: Overrides | None = None, *, address: str | None = None, ray: bool | None = None
 ) -> "RunResult":
-    """Prepares, trains, evaluates and exports, or continues what was interrupted.
+    """Prepares, trains, evaluates and exports, or continues an interrupted run.
 
     Args:
-        recipe: What is trained.
-        overrides: Its fields that have other values.
-        address: A Ray cluster, host:port. None: RAY_ADDRESS, or this machine.
-        ray: Whether to run on Ray; False: all happens in this process. None: on Ray where something needs it, else in
-            processes of this machine.
+        recipe: The recipe.
+        overrides: Fields of the recipe with other values.
+        address: A Ray cluster, host:port. None for RAY_ADDRESS, or this machine.
+        ray: True to run on Ray, False to run in this process. None for Ray if the recipe needs it, otherwise processes
+            on this machine.
     """
     from trainers.pipeline import verbs  # noqa: PLC0415
 
@@ -78,7 +78,7 @@ def train(
 def prepare(
     recipe: Recipe, overrides: Overrides | None = None, *, address: str | None = None, ray: bool | None = None
 ) -> "dict[str, PreparedSet]":
-    """Decodes and stores each split, or finds it stored; for the arguments see `train`."""
+    """Decodes and stores each split, unless it is already stored; for the arguments see `train`."""
     from trainers.pipeline import verbs  # noqa: PLC0415
 
     return _call(verbs.prepare, recipe, overrides, verb="prepare", address=address, ray=ray)
@@ -97,13 +97,13 @@ def evaluate(
     """Scores a trained model on a split, into a new folder; for the other arguments see `train`.
 
     Args:
-        recipe: Says of which data.
-        overrides: Its fields that have other values.
+        recipe: The recipe, with the data.
+        overrides: Fields of the recipe with other values.
         model: A run, by its name, folder or URL; a folder with a model; or an id of the Hub.
         split: train, validation or test.
-        nbest: How many hypotheses of each utterance are written. None: the best alone.
+        nbest: Number of hypotheses to write per utterance. None for only the best.
         address: A Ray cluster.
-        ray: Whether to run on Ray.
+        ray: True to run on Ray.
     """
     scored = {"model": _model(model), "split": split, "nbest": nbest}
     from trainers.pipeline import verbs  # noqa: PLC0415
@@ -127,20 +127,20 @@ def transcribe(  # noqa: PLR0913 -- as the command
 ) -> "TranscriptionResult":
     """Transcribes recordings with a trained model; the transcripts are in the result, or in a folder.
 
-    Recordings that cannot be read are in its `quarantined`, by their ids, with the reason.
+    The result's `quarantined` has the ids of recordings that cannot be read, with the reason.
 
     Args:
         model: A run, by its name, folder or URL; a folder with a model; or an id of the Hub.
         files: A recording, a folder of them or a manifest; or several recordings.
-        overrides: Fields of the run's recipe that have other values.
-        out: A file for one recording; or a folder or URL, which a second call goes on with. None: nothing is written.
-        format: txt, srt, vtt or jsonl, which a folder has in any case. None: by the file's ending, txt without `out`.
-        max_segment_s: Longer recordings are cut at pauses. None: what the model takes, at most 30 s.
+        overrides: Fields of the run's recipe with other values.
+        out: A file for one recording; or a folder or URL, which a second call continues. None to write nothing.
+        format: txt, srt, vtt or jsonl, which a folder always gets. None for the file's extension, or txt without `out`.
+        max_segment_s: Longer recordings are split at pauses. None for the model's limit, at most 30 s.
         pause_s: A pause of this length separates two segments. Seconds.
-        words: Whether times of words are given, where the model knows them.
+        words: True for word timestamps, if the model has them.
         address: A Ray cluster.
-        num_workers: How many processes transcribe on Ray. None: all that fit.
-        ray: Whether to use Ray, which writes to a folder.
+        num_workers: Number of processes on Ray. None for as many as fit.
+        ray: True to use Ray, which writes to a folder.
     """
     from trainers.pipeline.transcription.transcription_command import transcribe_request  # noqa: PLC0415
     from trainers.pipeline.transcription.transcription_request import TranscriptionRequest  # noqa: PLC0415
@@ -173,12 +173,12 @@ def submit(
     """Checks a recipe, packages the current folder, and queues it as a run, as `rayscribe submit` does.
 
     Args:
-        recipe: What is trained, or the program that is run.
-        overrides: Its fields that have other values.
+        recipe: The recipe.
+        overrides: Fields of the recipe with other values.
         address: URL of the cluster's dashboard.
         cluster: A cluster of `rayscribe cluster up`, by its name.
-        service: URL of a service. None: RAYSCRIBE_SERVICE, or a ledger of this machine, whose runs advance while a
-            command runs: this call returns when Ray has accepted the first attempt.
+        service: URL of a service. None for RAYSCRIBE_SERVICE, or the local ledger, whose runs advance only while a
+            command runs; the call then returns when Ray has accepted the first attempt.
     """
     from jobs.cli.submit import submit_from_python  # noqa: PLC0415
 
@@ -186,13 +186,13 @@ def submit(
 
 
 def main() -> int:
-    """The `rayscribe` command; gives its exit code."""
+    """Runs the `rayscribe` command; returns its exit code."""
     try:
         from jobs.cli import main as command  # noqa: PLC0415
 
         return command()
     except KeyboardInterrupt:
-        # While something is imported; whatever does more says what it leaves.
+        # An interrupt of an import; commands handle later interrupts.
         print("interrupted", file=sys.stderr)
         return 130
 
@@ -220,7 +220,7 @@ def _arguments(recipe: Recipe, overrides: Overrides | None, **options: Any) -> "
 
 
 def _sets(overrides: Overrides | None) -> list[str]:
-    """As arguments of `--set`."""
+    """Returns overrides as arguments of `--set`."""
     import yaml  # noqa: PLC0415
 
     def text(value: Any) -> str:
@@ -231,7 +231,7 @@ def _sets(overrides: Overrides | None) -> list[str]:
 
 
 class _InRepository:
-    """Finds `rayscribe.trainers…` where the packages lie next to this file: the very modules `trainers…`."""
+    """Imports `rayscribe.trainers…` as the modules `trainers…`, if the packages are next to this file."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -245,13 +245,13 @@ class _InRepository:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """It was executed under its own name, whose spec it gets back."""
+        """Restores the spec of the module, which was executed under its own name."""
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
 
     @staticmethod
     def get_code(name: str) -> Any:
-        """For `python -m`."""
+        """Returns the code for `python -m`."""
         real: Any = find_spec(name.removeprefix("rayscribe."))
         return real.loader.get_code(real.name)
 

@@ -1,7 +1,7 @@
-"""Builds the wheel, in which the packages of the repository are below one name: `jobs` is `rayscribe.jobs`.
+"""Builds the wheel, in which the packages of the repository are inside one package: `jobs` is `rayscribe.jobs`.
 
-Names as general as `jobs` and `trainers` would stand in the way of a user's own modules. In the repository, where
-`python task.py` runs as it is, and in an editable installation, they stay; all else is in pyproject.toml.
+Names as general as `jobs` and `trainers` could conflict with a user's own modules. In the repository, for
+`python task.py`, and in an editable installation, they do not change. All other settings are in pyproject.toml.
 """
 
 import ast
@@ -17,16 +17,16 @@ PACKAGES = ("cluster_configs", "jobs", "runtime_env", "trainers")
 
 
 class BuildBelowOneName(build_py):
-    """Moves what setuptools has collected below `rayscribe`, and has imports say so."""
+    """Moves the packages that setuptools has collected into `rayscribe`, and adapts their imports."""
 
     def run(self) -> None:
-        """Collects and moves; of an editable installation nothing is moved."""
+        """Collects and moves the packages; moves nothing for an editable installation."""
         if self.editable_mode:
             super().run()
             return
         library = Path(self.build_lib)
         target = library / NAME
-        # Of an earlier build.
+        # From an earlier build.
         shutil.rmtree(target, ignore_errors=True)
         super().run()
         target.mkdir()
@@ -40,7 +40,7 @@ class BuildBelowOneName(build_py):
 
 
 class EggInfoOfOneName(egg_info):
-    """Names the one module that the wheel has."""
+    """Writes metadata with the one top-level module of the wheel."""
 
     def run(self) -> None:
         """Writes the metadata."""
@@ -49,7 +49,7 @@ class EggInfoOfOneName(egg_info):
 
 
 def below_one_name(source: str) -> str:
-    """A module's text, in which imports of the packages are those of `rayscribe`; all else stays, to the byte."""
+    """Returns a module's source with imports of the packages from `rayscribe`; all other bytes are unchanged."""
     lines = source.encode().splitlines(keepends=True)
     places: list[tuple[int, int]] = []
     for node in ast.walk(ast.parse(source)):

@@ -1,4 +1,4 @@
-"""Entry of a job on the cluster: arguments → TrainConfig → trainers.pipeline.fit → exit code.
+"""Entry point of a job on the cluster: arguments → TrainConfig → trainers.pipeline.fit → exit code.
 
 ray job submit --working-dir . -- python task.py                                  the demo recipe, on the driver's node
 ray job submit --working-dir . -- python task.py --config jobs/specs/whisper_micro.yaml

@@ -22,7 +22,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    """Returns the host of a URL in lower case; "" if the URL names none."""
+    """Returns the host of a URL in lower case; "" if the URL has no host or is invalid."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -30,14 +30,14 @@ def host_of(url: str) -> str:
 
 
 def is_loopback_url(url: str) -> bool:
-    """Returns True if the host of a URL can only be this machine; False if the URL names no host."""
+    """Returns True if the host of a URL can only be this machine; False if the URL has no host."""
     return is_loopback(host_of(url))
 
 
 def direct(url: str) -> dict[str, Any]:
-    """Returns options with which `requests` calls a loopback URL without the user's proxies and ~/.netrc.
+    """Returns options of `requests` for a loopback URL, which disable the user's proxies and ~/.netrc.
 
-    A proxy would connect to its own loopback, and a password of ~/.netrc would replace the token. For other URLs the
+    A proxy would connect to its own loopback, and a password in ~/.netrc would replace the token. For other URLs the
     options are empty, so that the user's environment applies.
     """
     if not is_loopback_url(url):
@@ -53,7 +53,7 @@ def is_cluster_address(text: str) -> bool:
 
 
 def is_http_url(text: str) -> bool:
-    """Returns True if a text is an HTTP or HTTPS URL that names a host and holds no credentials."""
+    """Returns True if a text is an HTTP or HTTPS URL that has a host and no credentials."""
     try:
         parts = urlsplit(text)
         names_host = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -75,7 +75,7 @@ def cluster_name(address: str) -> str | None:
 def address_in_environment() -> str | None:
     """Returns the URL in RAY_API_SERVER_ADDRESS or RAY_ADDRESS, as Ray's own job commands read it.
 
-    RAY_ADDRESS may also be an address for drivers (host:6379). That is no URL and accepts no jobs, so it is ignored.
+    An address for drivers in RAY_ADDRESS (host:6379) is ignored, since it does not accept jobs. None without a URL.
     """
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         if (value := os.environ.get(name, "")).startswith(("http://", "https://")):

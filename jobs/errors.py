@@ -1,4 +1,4 @@
-"""The errors of client and service, below RayscribeError of trainers.errors, whose kinds have smaller exit codes."""
+"""The errors of client and service, subclasses of RayscribeError; those in trainers.errors have smaller exit codes."""
 
 import difflib
 from collections.abc import Sequence
@@ -25,21 +25,21 @@ class ConflictError(JobsError):
 
 
 class ClusterError(JobsError):
-    """A Ray cluster does not respond, or the address is not that of a Ray cluster."""
+    """A Ray cluster does not respond, or there is no Ray cluster at the address."""
 
     exit_code = 23
 
 
 class RefusedError(ClusterError):
-    """A Ray cluster rejects the request; a retry would be rejected, too."""
+    """A Ray cluster rejects the request, and would reject a retry."""
 
 
 class JobLostError(ClusterError):
-    """No job of the run can be running there: the cluster accepts none, or was taken down."""
+    """No job of the run can be running, since the cluster accepts none, has lost it, or was taken down."""
 
 
 class ClusterGoneError(JobLostError):
-    """The cluster was taken down, or its processes have ended, and its jobs with it."""
+    """The cluster was taken down or its processes have ended, and thus its jobs."""
 
 
 class ServiceError(JobsError):
@@ -51,11 +51,11 @@ class ServiceError(JobsError):
 class LedgerError(ServiceError):
     """The ledger's database does not respond.
 
-    The message names the database, which may be a file of the service's host: an API client gets `for_clients`.
+    An API client gets the message `for_clients`, since the original names the database, perhaps a file of the host.
     """
 
     for_clients = (
-        "the service's database does not respond: try again, or inform the service's administrator, whose log has more"
+        "the service's database does not respond: try again, or inform the service's administrator; its log has more"
     )
 
 
@@ -77,6 +77,6 @@ class LeaseLostError(Exception):
 
 def suggest_names(name: str, names: Sequence[str], *, or_else: str) -> str:
     """Returns the end of a message about an unknown name."""
-    # A name that is cut short is not similar enough for difflib.
+    # A truncated name is not similar enough for difflib.
     near = difflib.get_close_matches(name, names, n=3) or [each for each in names if each.startswith(name)][:3]
     return f"did you mean {' or '.join(near)}?" if near else or_else

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from trainers.errors import ConfigError
 
 DEFAULT_QUEUE = "default"
-# Exit code of a stopped entrypoint, 128 + SIGTERM: Ray reports none for a job that it stopped.
+# Exit code of a stopped entrypoint, 128 + SIGTERM, since Ray reports none for a job that it stopped.
 STOPPED_EXIT_CODE = 143
 # Limit of a cursor's time: larger integers cannot be exact floats, and NaN does not compare as less.
 LATEST_S = 2.0**53
@@ -21,9 +21,9 @@ MAX_BACKOFF_S = 600.0
 
 
 class RunState(StrEnum):
-    """State of a run. Each comes with one line of reason; LIFE has the allowed transitions.
+    """State of a run, which has a line with its reason; LIFE has the allowed transitions.
 
-    A run waits to be admitted, an attempt of it holds its gang, then the run waits again or has ended.
+    A run waits to be admitted, then one of its attempts holds the gang, then the run waits again or has ended.
     """
 
     QUEUED = "QUEUED"
@@ -61,7 +61,7 @@ HOLDING = frozenset(RunState) - WAITING - ENDED
 # The next states that a run may have; staying is always allowed.
 LIFE: Mapping[RunState, frozenset[RunState]] = {
     **dict.fromkeys(WAITING, frozenset({RunState.SETTING_UP, RunState.FAILED, RunState.STOPPED})),
-    # States of an attempt are observed late or not at all, and its workers may restart: phases come in any order.
+    # Phases come in any order, since they are observed late or not at all, and workers may restart.
     **dict.fromkeys(HOLDING, HOLDING | ENDED | {RunState.RETRYING, RunState.PREEMPTED}),
     RunState.SUCCEEDED: frozenset(),
     RunState.FAILED: frozenset({RunState.QUEUED}),
@@ -75,13 +75,13 @@ def may_follow(before: RunState, after: RunState) -> bool:
 
 
 def name_is_taken(run_id: str, state: RunState) -> str:
-    """Returns the message for a new run whose name a known run has."""
+    """Returns the message for a new run that has the name of a known run."""
     resume = f"continue it (`rayscribe resume {run_id}`), or " if RunState.QUEUED in LIFE[state] else ""
-    return f"run {run_id} exists already, {state}: {resume}give another name (--set run.name=…)"
+    return f"run {run_id} exists already, {state}: {resume}use another name (--set run.name=…)"
 
 
 class AttemptState(StrEnum):
-    """State of an attempt, as far as the ledger knows."""
+    """State of an attempt in the ledger."""
 
     SUBMITTING = "SUBMITTING"  # written before the call to Ray, so that an interrupted submission is found again
     SUBMITTED = "SUBMITTED"
@@ -89,7 +89,7 @@ class AttemptState(StrEnum):
 
 
 class Cause(StrEnum):
-    """Reason why an attempt ended; each is treated in its own way."""
+    """Cause of an attempt's end; `retry_policy.RULES` has the rule for each."""
 
     SUCCEEDED = "SUCCEEDED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
@@ -112,13 +112,13 @@ class Record(BaseModel):
 
 
 class Gang(Record):
-    """All resources that a run holds at once, all or nothing. Logical resources in Ray's names.
+    """All resources that a run holds at once, all or nothing. Logical resources with Ray's names.
 
     Attributes:
-        num_workers: Training workers; of an elastic run the maximum, for which it is charged.
-        resources_per_worker: Resources of each, e.g. {"CPU": 4, "GPU": 1}.
-        extra: Resources held next to the workers: CPUs for Ray Data.
-        min_workers: Minimum of workers of an elastic run. None: their number is fixed.
+        num_workers: Number of training workers; for an elastic run the largest, which counts in its usage.
+        resources_per_worker: Resources of each worker, e.g. {"CPU": 4, "GPU": 1}.
+        extra: Resources in addition to the workers', e.g. CPUs for Ray Data.
+        min_workers: Smallest number of workers of an elastic run. None if the number is fixed.
     """
 
     num_workers: int
@@ -133,12 +133,12 @@ class Gang(Record):
 
 
 class Progress(Record):
-    """Progress of an attempt, as it wrote to its status file; the phase is "" until it has written one.
+    """Progress of an attempt, from its status file; `phase` is "" until the file exists.
 
-    `checkpoint_s` is an earlier attempt's, until this one has measured its own. `wer` is the last validation's,
-    `wers` those of the last validations in order, `best_wer` that of the run's best one. For a model that is trained
-    at a shorter context than its own, the fields with `full_context` are those at its own. Percent. `restarts` counts
-    restarts of its workers, the last one for `restart_reason`.
+    `checkpoint_s` is from an earlier attempt until this one has measured it. `wer` is from the last validation, `wers`
+    are from the last validations in order, `best_wer` is from the run's best validation; all in percent. For a model
+    that is trained at a shorter context than its own, fields with `full_context` are at its own. `restarts` is the
+    number of restarts of the workers, `restart_reason` the reason of the last.
     """
 
     phase: str
@@ -162,7 +162,7 @@ class Progress(Record):
 
     @property
     def shown_wers(self) -> list[tuple[str, float, float | None]]:
-        """Known WERs, the most significant first: the name of its set, the WER, and the WER at the full context."""
+        """Known WERs, most significant first, each with the name of its set and the WER at the full context, if any."""
         known = (
             ("test", self.test_wer, self.test_full_context_wer),
             ("best validation", self.best_wer, self.best_full_context_wer),
@@ -172,7 +172,7 @@ class Progress(Record):
 
     @property
     def restarts_text(self) -> str:
-        """`2 restarts within the attempt, the last after: rank 1 died`; "" without a restart."""
+        """A text such as `2 restarts within the attempt, the last after: rank 1 died`; "" without a restart."""
         if not self.restarts:
             return ""
         count, which = ("1 restart", "") if self.restarts == 1 else (f"{self.restarts} restarts", "the last ")
@@ -184,24 +184,24 @@ class Run(Record):
 
     Attributes:
         id: The run's name, unique in a ledger; its attempts are the Ray jobs `<id>-a1`, `<id>-a2`, …
-        uid: Globally unique: tells this run from one of the same name in another ledger.
-        priority: Larger goes first within the queue.
-        address: URL of the Ray cluster's dashboard.
-        config: The one config, defaults and `job` included: validated, admitted, and what its attempts run.
-        package: SHA-256 of the zip of the working directory, frozen at submission.
-        code: SHA-256 of the zip of Rayscribe's own code, frozen likewise. None: it starts with the package's task.py.
-        gang: Resources that it holds while it runs.
-        tags: Free words for filters and accounting.
+        uid: Globally unique id; differs from that of a run with the same name in another ledger.
+        priority: Priority in the queue; the largest goes first.
+        address: URL of the Ray cluster's dashboard, or cluster://NAME.
+        config: The validated config, with defaults and `job`, which all attempts use.
+        package: SHA-256 of the zip of the working directory at submission.
+        code: SHA-256 of the zip of Rayscribe's own code at submission. None if the package has a task.py.
+        gang: Resources that the run holds while an attempt is active.
+        tags: Words for filters and accounting.
         depends_on: Runs that must succeed first.
-        max_retries: Maximum of new attempts after failures that may pass.
-        reason: One line: what it waits for, does, or ended with.
+        max_retries: Largest number of new attempts after transient failures.
+        reason: One line with what the run waits for, does, or ended with.
         attempt: Number of the newest attempt, 0 before the first.
-        exit_code: The entrypoint's own, once the run has ended.
-        queued_s: Time since which it waits; ranks it among runs of the same priority. A retry keeps it.
-        not_before_s: A retry waits until then.
-        stop_requested_s: Time when a user requested a stop.
-        progress: The newest attempt's latest status.
-        version: Counts the changes, so that two writers never overwrite each other.
+        exit_code: Exit code of the entrypoint, once the run has ended.
+        queued_s: Time since which the run waits; ranks runs of the same priority. A retry keeps it.
+        not_before_s: Time until which a retry waits.
+        stop_requested_s: Time at which a user requested a stop.
+        progress: Latest status of the newest attempt.
+        version: Number of changes, so that two writers never overwrite each other.
     """
 
     id: str
@@ -233,7 +233,7 @@ class Run(Record):
 
     @property
     def beginning(self) -> str:
-        """Start of an attempt without a checkpoint: pretrained weights, another run's checkpoint, or scratch."""
+        """Text for the start of an attempt without a checkpoint: pretrained weights, another checkpoint, or scratch."""
         resume = str((self.config.get("run") or {}).get("resume"))
         if resume.startswith("from:"):
             return f"the checkpoint {resume.removeprefix('from:')}"
@@ -245,12 +245,12 @@ class Attempt(Record):
 
     Attributes:
         gang: Resources held from `created_s` to `ended_s`.
-        resume_from: The expected checkpoint at its start; it may start from an older one. None: none was known.
-        created_s: Time of the decision to start it.
-        submitted_s: Time when Ray had accepted it.
-        ended_s: Time when its end was observed.
+        resume_from: The checkpoint from which it should start; it may start from an older one. None if none is known.
+        created_s: Time of the decision to start the attempt.
+        submitted_s: Time at which Ray had accepted the job.
+        ended_s: Time at which its end was observed.
         message: One line of Ray's message or of the log.
-        last_step: The optimizer step of the newest complete checkpoint at its end. None: none.
+        last_step: Optimizer step of the newest complete checkpoint at its end. None if there is none.
     """
 
     run_id: str
@@ -272,13 +272,13 @@ class Attempt(Record):
 
 
 class Event(Record):
-    """A change of a run, never altered afterwards.
+    """A change of a run; events are never altered.
 
     Attributes:
-        number: Grows over all events of a ledger.
-        attempt: The attempt it is about, 0 for the run itself.
-        state: The run's state after it.
-        before: The run's state before it; equal to `state` if only something else changed. None: the first event.
+        number: Number that increases over all events of a ledger.
+        attempt: Number of the attempt; 0 before the first.
+        state: The run's state after the change.
+        before: The run's state before the change; equal to `state` if that did not change. None for the first event.
         cause: One word for programs: submitted, admitted, ray_submitted, phase, restart, ended, retry, …
         text: One line for people.
     """
@@ -298,7 +298,7 @@ UsageBy = Literal["run", "attempt", "user", "queue", "tag"]
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Filters of a list of runs; None and () leave nothing out."""
+    """Filters of a list of runs; None and () do not filter."""
 
     states: Collection[RunState] = ()
     queue: str | None = None
@@ -337,14 +337,14 @@ def read_cursor(text: str | None) -> Position | None:
     """Returns the position after which a page begins; None for the first page.
 
     Raises:
-        ConfigError: no page has ended with this cursor.
+        ConfigError: the text is not a cursor.
     """
     if text is None:
         return None
     try:
         return _POSITION.validate_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except ValueError:
-        raise ConfigError(f"cursor {text!r} is not one that a list has ended with: copy it, or leave it out") from None
+        raise ConfigError(f"cursor {text!r} is not the cursor of a list: copy it, or leave it out") from None
 
 
 class LogLine(Record):
@@ -355,7 +355,7 @@ class LogLine(Record):
 
 
 class LogPage(Record):
-    """A part of an attempt's logs; the next one continues from the cursor, unless they are complete (`ended`)."""
+    """A part of an attempt's logs; the next part continues from `cursor`, unless the logs are complete (`ended`)."""
 
     attempt: int
     lines: list[LogLine]
@@ -367,8 +367,8 @@ class Usage(Record):
     """Resources that attempts have held.
 
     Attributes:
-        key: The run, submission id, user, queue or tag; "" stands for runs without a tag.
-        wall_hours: Sum of their durations.
+        key: The run, submission id, user, queue or tag; "" for runs without a tag.
+        wall_hours: Sum of the attempts' durations.
         cpu_hours: Sum of duration × CPUs of the gang, in Ray's logical CPUs.
         gpu_hours: Sum of duration × GPUs of the gang.
     """

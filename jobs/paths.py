@@ -16,17 +16,17 @@ def current_user() -> str:
 
 
 def default_database() -> str:
-    """Returns the ledger of a command line without a service: RAYSCRIBE_DATABASE, or a file in the home folder."""
+    """Returns the URL of the ledger that is used without a service: RAYSCRIBE_DATABASE, or a file in `home()`."""
     return os.environ.get("RAYSCRIBE_DATABASE") or f"sqlite:///{home() / 'ledger.db'}"
 
 
 def token_hosts_file(token: Path) -> Path:
-    """Returns the path next to a token of a file with host names of the service that issued it, one a line."""
+    """Returns the path, next to a token's file, of the file with the hosts of the token's service, one per line."""
     return token.with_name(f"{token.name}.hosts")
 
 
 def hosts_of_token(token: Path) -> list[str]:
-    """Returns the hosts of the service that issued the token in a file; none if they are not known."""
+    """Returns the hosts of the service of the token in a file; empty if they are not known."""
     try:
         return token_hosts_file(token).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError):

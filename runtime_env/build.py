@@ -1,9 +1,9 @@
-"""The requirements of a job, read at submission and completed; Ray's runtime_env of them; the options of pip and uv.
+"""Reads and completes the requirements of a job at submission; builds Ray's runtime_env, with options of pip and uv.
 
-Only `freeze` reads files; secrets are in a runtime_env only as references. If a cluster allows none of Ray's pip
-environments, install_and_run.sh wraps the entrypoint: inside, RAYSCRIBE_PY_EXECUTABLE has the value for Ray's
-`py_executable`, so that the workers of all nodes start through the script, too, and have the same packages. The script
-at the repository's root, for Ray's own command, is the same for requirements.txt: see `root_files`.
+Only `freeze` reads files; secrets are in a runtime_env only as references. If a cluster does not allow Ray's pip
+environments, install_and_run.sh wraps the entrypoint. In it, RAYSCRIBE_PY_EXECUTABLE is the value for Ray's
+`py_executable`, so that the workers of all nodes also start through the script, and have the same packages. The script
+at the repository's root, for Ray's own command, is the same for requirements.txt, see `root_files`.
 """
 
 import hashlib
@@ -28,10 +28,10 @@ LOCKS_OF_OTHER_FORMATS = (".toml", ".lock")
 
 
 def freeze(part: RuntimeEnvPart, root: Path) -> RuntimeEnvPart:
-    """Returns the part with the lines of a requirements file, or of a lock in its format, instead of the file's name.
+    """Returns the part with the lines of its requirements file, or lock in the same format, instead of the name.
 
     Raises:
-        ConfigError: a file is missing or is not a requirements file, or a line in it cannot work.
+        ConfigError: a file is missing or is not a requirements file, or a line in it is not supported.
     """
     if not isinstance(part.packages, str):
         return part
@@ -39,7 +39,7 @@ def freeze(part: RuntimeEnvPart, root: Path) -> RuntimeEnvPart:
     field, name = f"job.runtime_env.{part.tool}", part.packages
     if PurePosixPath(name).suffix in LOCKS_OF_OTHER_FORMATS:
         raise ConfigError(
-            f"{field}: {name} is no list of requirements; make one, e.g. "
+            f"{field}: {name} is not a list of requirements; make one, e.g. "
             "uv export --format requirements-txt > requirements.txt"
         )
     lines = list(dict.fromkeys(_read(root.resolve(), root / name, field, ())))
@@ -56,16 +56,16 @@ def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[s
     real = path.resolve()
     if not real.is_relative_to(root):
         raise ConfigError(
-            f"{field}: {path} lies outside of the folder that travels with the job, {root}: name a file in it"
+            f"{field}: {path} is outside of the folder that is packaged with the job, {root}: name a file in it"
         )
     if real in above or len(above) > MAX_DEPTH:
         raise ConfigError(f"{field}: {path} includes itself: remove one of the lines -r")
     try:
         if real.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{field}: {path} has more than {MAX_BYTES} bytes: that is no list of requirements")
+            raise ConfigError(f"{field}: {path} has more than {MAX_BYTES} bytes: name a list of requirements")
         text = real.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{field}: {path}: no such file; relative paths in a recipe count from its file") from None
+        raise ConfigError(f"{field}: {path}: no such file; paths in a recipe are relative to its folder") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{field}: {path} cannot be read as text: {error}") from None
     lines: list[str] = []
@@ -78,10 +78,10 @@ def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[s
 def with_needed_packages(
     part: RuntimeEnvPart, needs: Sequence[OptionalPackage], pins: Mapping[str, str]
 ) -> RuntimeEnvPart:
-    """Adds packages that are not named yet; a job without packages of its own uses those of the nodes.
+    """Adds missing packages that the config needs; changes nothing for a job that uses the nodes' packages.
 
-    If pip installs only wheels (see `build`), packages without wheels are left out, unless the config needs them.
-    Packages without a pin, by canonical name, are added without a version.
+    If pip installs only wheels (see `requirement_lines`), packages without wheels are left out, unless the config
+    needs them. `pins` are versions by canonical name; other packages are added without a version.
 
     Raises:
         ConfigError: the requirements have hashes, or pip would have to build a package that is needed.
@@ -98,8 +98,8 @@ def with_needed_packages(
     for name, need in wanted.items():
         if wheels_only and name in SOURCE_ONLY:
             raise ConfigError(
-                f"{field}: {need.value} needs {name}, which has no wheels, and with ${{NAME}} in an index URL pip "
-                "installs nothing else: use job.runtime_env.uv, which does not show them"
+                f"{field}: {need.value} needs {name}, which has no wheels, but with ${{NAME}} in an index URL pip "
+                "installs only wheels: use job.runtime_env.uv"
             )
         if name in present:
             continue
@@ -124,14 +124,14 @@ def build_runtime_env(
     """Builds the runtime_env for `JobSubmissionClient.submit_job`.
 
     Args:
-        part: The key `job.runtime_env`, its requirements read (`freeze`).
-        package: Path of the zip with the working directory on this machine, or a URI of it. Not sent to an image.
-        stop_grace_s: Seconds that the job may continue after it was asked to stop.
-        environment: Further plain variables of the driver and all workers. Ray remembers for ten minutes that an
-            environment could not be created, and fails an identical one without a new try: pass a variable that
-            differs from attempt to attempt.
+        part: The key `job.runtime_env`, with requirements read in by `freeze`.
+        package: Path on this machine, or URI, of the zip with the working directory. Not used with an image.
+        stop_grace_s: Seconds after a requested stop until the job is killed.
+        environment: Further variables of the driver and all workers, without secrets. Ray caches the failure of an
+            environment for ten minutes, and fails an identical one without a new try, so include a variable that
+            differs in each attempt.
         setup_log: Name of a file among Ray's logs on each node, for the output of pip or uv.
-        code: Path or URI of another zip, with Python packages that each node can import. Not sent to an image, either.
+        code: Path or URI of another zip, with Python packages that each node can import. Not used with an image.
     """
     runtime_env: dict[str, Any] = {}
     if part.image_uri is not None:
@@ -146,8 +146,8 @@ def build_runtime_env(
         if part.tool == "pip":
             runtime_env["pip"] = {"packages": lines, "pip_install_options": install_options(part)}
         else:
-            # For uv, Ray replaces all $NAME in a line by their values and writes it to a file on the node. Here that
-            # yields ${NAME} again, which uv then replaces itself. For pip, Ray writes lines unchanged.
+            # For uv, Ray expands all $NAME in a line and writes the line to a file on the node. With DOLLAR, this
+            # yields ${NAME} again, which uv then expands itself. For pip, Ray writes lines unchanged.
             packages = [line.replace("$", f"${{{DOLLAR}}}") for line in lines]
             runtime_env["uv"] = {"packages": packages, "uv_pip_install_options": install_options(part)}
             if packages != lines:
@@ -162,9 +162,9 @@ def build_runtime_env(
 def _variables(part: RuntimeEnvPart, stop_grace_s: int) -> dict[str, str]:
     variables = {"PYTHONUNBUFFERED": "1", "RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
     if part.tool is not None and part.install == "runtime_env":
-        # Ray starts each three times, and the service another attempt. Timeouts are kept: 15 s of pip, 30 s of uv, in
-        # which an index that fetches the file from elsewhere must begin its response. Ray installs uv itself with
-        # pip.
+        # Fewer retries, since Ray runs pip or uv three times, and the service may start another attempt. Timeouts keep
+        # their defaults (pip 15 s, uv 30 s), so that an index that first fetches a file from elsewhere can respond. Ray
+        # installs uv itself with pip.
         variables |= {"PIP_RETRIES": "1"} | ({"UV_HTTP_RETRIES": "1"} if part.tool == "uv" else {})
     variables |= part.env_vars
     # Read by Ray's JobSupervisor, which sends the signal to the entrypoint and all its children, and kills them after
@@ -180,50 +180,50 @@ def requirement_lines(part: RuntimeEnvPart) -> list[str]:
     """Returns the lines of the requirements file, options for the indexes first.
 
     Raises:
-        ConfigError: the part still names a file, which only `freeze` reads.
+        ConfigError: the part still has the name of a file, which `freeze` must read first.
     """
     assert part.tool is not None
     if not isinstance(part.packages, list):
         raise ConfigError(
-            f"job.runtime_env.{part.tool}: {part.packages} was not read when the run was submitted: submit it again"
+            f"job.runtime_env.{part.tool}: {part.packages} was not read at submission: submit the run again"
         )
     lines = [f"--index-url {part.index_url}"] if part.index_url else []
     lines += [f"--extra-index-url {url}" for url in part.extra_index_urls]
     if part.tool == "pip" and part.index_references:
-        # To build from source, pip starts another pip with the index URLs, credentials included, in its command line.
+        # When pip builds from source, it starts another pip with the index URLs and credentials in its command line.
         lines.append(ALL_WHEELS)
     return [*lines, *part.packages]
 
 
 def install_options(part: RuntimeEnvPart) -> list[str]:
-    """Returns options of `pip install` or `uv pip install`, in place of Ray's own, which disable the cache."""
+    """Returns the options of `pip install` or `uv pip install`; they replace Ray's own, which disable the cache."""
     if part.tool == "uv":
         return [] if part.cache else ["--no-cache"]
     options = ["--disable-pip-version-check", "--no-input"]
     if part.index_references:
-        # pip prints the user's name, though not the password, of each index that it reads.
+        # pip prints the user name, but not the password, of each index that it reads.
         options.append("--quiet")
     return options if part.cache else [*options, "--no-cache-dir"]
 
 
 SCRIPT = "install_and_run.sh"
-# Exit code of the script if it could not install; no entrypoint of ours uses it.
+# Exit code of the script if it could not install; Rayscribe's entrypoint never uses it.
 EXIT_CODE = 12
 TEMPLATE = "install_and_run.template.sh"
 
 
 def script_files(part: RuntimeEnvPart) -> dict[str, bytes]:
-    """Returns files to add to the package: path → content. Empty if no script installs anything."""
+    """Returns the contents of files to add to the package, by path; empty if the packages need no script."""
     return {SCRIPT: render(part).encode()} if _by_script(part) else {}
 
 
 def wrap_entrypoint(part: RuntimeEnvPart, entrypoint: str) -> str:
-    """Returns the entrypoint, wrapped in the script if that installs packages."""
+    """Returns the entrypoint, wrapped in the script if the script installs packages."""
     return f"bash {SCRIPT} {entrypoint}" if _by_script(part) else entrypoint
 
 
 def render(part: RuntimeEnvPart) -> str:
-    """Returns the script's text with the requirements, but no credentials: pip and uv read those on the node."""
+    """Returns the script's text with the requirements, but without credentials, which pip and uv read on the node."""
     lines, options = requirement_lines(part), install_options(part)
     key = hashlib.sha256("\n".join([str(part.tool), *options, *lines]).encode()).hexdigest()[:16]
     text = _template()

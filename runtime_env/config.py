@@ -1,4 +1,4 @@
-"""RuntimeEnvPart: the key `job.runtime_env` of the one YAML, as frozen, typed parts.
+"""RuntimeEnvPart: the key `job.runtime_env` of a recipe, as frozen, typed parts.
 
 No error message repeats a value that looks like a secret.
 """
@@ -19,7 +19,7 @@ from runtime_env.credentials import (
 )
 from trainers.config.parts.part import Part, VariableName
 
-# Set by Rayscribe itself, each from the field that is named.
+# Variables that Rayscribe sets itself, and what to use instead.
 RESERVED = {
     "RAYSCRIBE_CONFIG": "the recipe's own fields",
     "RAYSCRIBE_ATTEMPT": "rayscribe resume, which counts attempts",
@@ -35,12 +35,12 @@ RESERVED = {
 def _check_index(url: str) -> str:
     if holds_literal_credentials(url):
         raise ValueError(
-            "holds a credential itself (not shown): write https://${INDEX_USER}:${INDEX_PASSWORD}@…, and set both "
+            "contains a credential (not shown): write https://${INDEX_USER}:${INDEX_PASSWORD}@…, and set both "
             "variables in the environment in which Ray runs on each node"
         )
     requirements.check_references(url)
     if not re.fullmatch(r"(https?|file)://\S+", url):
-        raise ValueError("is no URL: write https://…/simple")
+        raise ValueError("is not a URL: write https://…/simple")
     return url
 
 
@@ -54,7 +54,7 @@ class StrictModel(Part):
 
 
 class SecretRef(StrictModel):
-    """Location of a secret on a node: exactly one of the two fields."""
+    """Location of a secret on a node; exactly one of the two fields is set."""
 
     env: VariableName | None = Field(
         None, description="Variable of the environment in which Ray runs on each node. null: `file`."
@@ -67,41 +67,43 @@ class SecretRef(StrictModel):
             raise ValueError("give one of env (a variable of the node) and file (an absolute path on the node)")
         if self.env is not None and value_looks_secret(self.env):
             raise ValueError("env is the name of a variable of the node, not the secret itself (not shown)")
-        # Ray replaces $NAME in all values of env_vars, and the reference is passed as one.
+        # Ray expands $NAME in all values of env_vars, and the reference is passed as such a value.
         if self.file is not None and (not PurePosixPath(self.file).is_absolute() or "$" in self.file):
             raise ValueError("file is the absolute path of a file on each node, without $")
         return self
 
 
 class RuntimeEnvPart(StrictModel):
-    """A job's own packages, variables and working directory. The rest of its environment is the node's own."""
+    """A job's own packages, variables and working directory. Everything else comes from the node."""
 
     working_dir: str | None = Field(
         None,
-        description="Folder whose zip travels with the job. null: the current folder, or the nearest above it with a "
-        "task.py, as a clone of Rayscribe has.",
+        description="Folder that is packaged with the job, as a zip. null: the current folder, or the nearest above it "
+        "with a task.py, e.g. a clone of Rayscribe.",
     )
     excludes: list[str] = Field(
-        [], description="Patterns of what stays out of the zip, as in .gitignore; .gitignore and .rayignore count too."
+        [],
+        description="Patterns, as in .gitignore, of files to leave out of the zip, in addition to .gitignore and "
+        ".rayignore.",
     )
     pip: list[str] | str | None = Field(
         None,
         description="What pip installs on the nodes: requirement lines, or the path of a requirements.txt or lock in "
-        "the folder that travels with the job. null: nothing.",
+        "the packaged folder. null: nothing.",
     )
     uv: list[str] | str | None = Field(None, description="The same, installed by uv. null: nothing.")
     index_url: IndexUrl | None = Field(
         None,
-        description="Package index in place of the node's own. Credentials only as ${NAME}: variables of the "
-        "environment in which Ray runs on each node, percent-encoded where they hold @ : or /. With them pip installs "
-        "wheels only; uv builds from source too. null: the node's own.",
+        description="Package index instead of the node's own. Credentials only as ${NAME}, variables of the "
+        "environment in which Ray runs on each node, percent-encoded if they contain @ : or /. With them, pip installs "
+        "only wheels, but uv also builds from source. null: the node's own.",
     )
     extra_index_urls: list[IndexUrl] = Field([], description="Further indexes, in the same form.")
     cache: bool = Field(True, description="Keep downloaded packages in the node's cache for the next job.")
     install: Literal["runtime_env", "script"] = Field(
         "runtime_env",
-        description="runtime_env: Ray installs before the job starts. script: install_and_run.sh does, around the "
-        "entrypoint and every worker, where a cluster allows no pip environments.",
+        description="runtime_env: Ray installs before the job starts. script: install_and_run.sh installs, around the "
+        "entrypoint and every worker, for a cluster that does not allow pip environments.",
     )
     setup_timeout_s: int = Field(
         1800,
@@ -111,23 +113,23 @@ class RuntimeEnvPart(StrictModel):
     )
     env_vars: dict[VariableName, str] = Field(
         default_factory=dict,
-        description="Plain variables of the driver and all workers; ${NAME} is replaced on the node. No secrets.",
+        description="Variables of the driver and all workers; ${NAME} is expanded on the node. No secrets.",
     )
     secrets: dict[VariableName, SecretRef] = Field(
         default_factory=dict,
-        description="Variables of the driver and all workers whose values are found on the node: {NAME: {env: "
-        "NAME_THERE}} or {NAME: {file: /path/there}}.",
+        description="Variables of the driver and all workers whose values are read on the node: {NAME: {env: "
+        "NAME_ON_NODE}} or {NAME: {file: /path/on/node}}.",
     )
     image_uri: str | None = Field(
         None,
         pattern=r"^[^\s'$@]+(@sha256:[0-9a-f]{64})?$",
-        description="Container image that driver and workers run in. Ray sends no files to it: the image must hold "
-        "Ray, the packages and, in its working directory, the repository. null: the node itself.",
+        description="Container image in which driver and workers run. Ray sends no files to it, so the image must have "
+        "Ray, the packages and, in its working directory, the repository. null: no container.",
     )
 
     @property
     def tool(self) -> Literal["pip", "uv"] | None:
-        """The installer. None: there is nothing to install."""
+        """The installer. None if there is nothing to install."""
         return "pip" if self.pip is not None else "uv" if self.uv is not None else None
 
     @property
@@ -137,7 +139,7 @@ class RuntimeEnvPart(StrictModel):
 
     @property
     def index_references(self) -> list[str]:
-        """Variables of the node that index URLs and requirement lines refer to."""
+        """Variables of the node in index URLs and requirement lines."""
         lines = self.packages if isinstance(self.packages, list) else []
         texts = [*([self.index_url] if self.index_url else []), *self.extra_index_urls, *lines]
         return sorted({name for text in texts for name in references_in(text)})
@@ -164,13 +166,13 @@ class RuntimeEnvPart(StrictModel):
             if value_looks_secret(value):
                 raise ValueError(f"the value of env_vars.{name} looks like a secret (not shown): {_instead(name)}")
             if "\0" in value:
-                raise ValueError(f"env_vars.{name} holds a NUL byte, which no variable can")
+                raise ValueError(f"env_vars.{name} contains a NUL byte, which a variable cannot")
         for name in sorted({*self.env_vars, *self.secrets} & set(RESERVED)):
             raise ValueError(f"{name} is set by Rayscribe: use {RESERVED[name]}")
         for name in sorted(set(self.env_vars) & set(self.secrets)):
             raise ValueError(f"{name} is in env_vars and in secrets: keep one")
         for name, ref in self.secrets.items():
-            # If the source were overwritten, references would have another value when they are resolved again.
+            # If the source was overwritten, references would have another value when they are resolved again.
             if ref.env != name and ref.env in {*self.secrets, *self.env_vars}:
                 raise ValueError(f"secrets.{name} is taken from {ref.env}, which is set here too: rename one of them")
         return self
@@ -185,7 +187,7 @@ class RuntimeEnvPart(StrictModel):
                 raise ValueError(f"image_uri and {field} exclude each other in Ray: build it into the image")
         for name, value in self.env_vars.items():
             if "'" in value:
-                raise ValueError(f"env_vars.{name} holds a ', which Ray does not quote in the command of a container")
+                raise ValueError(f"env_vars.{name} contains a ', which Ray does not quote in a container's command")
         return self
 
 
@@ -195,11 +197,11 @@ def _check_lines(part: RuntimeEnvPart, lines: list[str], tool: str) -> None:
     for line in lines:
         if not line or "\n" in line:
             raise ValueError(
-                f"{tool} holds an empty line, or one with a line break: give a list with one requirement each"
+                f"{tool} has an empty line, or one with a line break: give a list with one requirement each"
             )
         requirements.check_line(line, tool)
         if part.index_url is not None and requirements.option_of(line) == "--index-url":
-            raise ValueError(f"{line}: there is an index_url too: keep one of them")
+            raise ValueError(f"{line}: index_url is also set: keep one of them")
     if tool == "pip" and part.index_references:
         requirements.check_for_pip_with_references(lines)
 

@@ -1,19 +1,19 @@
 """Detects credentials: in names of variables, in values, in names of files, in URLs. Pure.
 
-Detection is by form, so false positives and negatives are possible; a message therefore always names another way.
+Detection is by form, so false positives and negatives are possible; so each message has an alternative.
 """
 
 import re
 from fnmatch import fnmatchcase
 
-# References that pip and uv replace in a requirements file, and nothing else
+# The only references that pip and uv expand in a requirements file
 # (pip: _internal/req/req_file.py, ENV_VAR_RE; uv: requirements-txt, ENV_VAR_RE).
 REFERENCE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 
 _SECRET_WORDS = frozenset(
     {"PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "SECRET", "SECRETS", "CREDENTIAL", "CREDENTIALS"}
 )
-# Secret as the last word of a name, or before a word of _NO_MORE.
+# Words that make a name secret if they are the last, or before a word of _NO_MORE.
 _LAST_WORDS = frozenset({"TOKEN", "PASS", "PWD", "AUTH", "AUTHORIZATION", "BEARER", "JWT"})
 _NO_MORE = frozenset({"ID", "VALUE", "STRING", "TEXT"})
 _SECRET_KEYS = re.compile(
@@ -21,12 +21,12 @@ _SECRET_KEYS = re.compile(
     r"|(^|_)CONNECTION_STRING$|(^|_)(HF|HUB|API|AUTH|ACCESS|GIT|GITHUB|GITLAB|WANDB)TOKEN$",
     re.IGNORECASE,
 )
-# NAME_FILE and the like hold the location of a secret; so do Google's variable and those of a shell.
+# NAME_FILE and the like contain the location of a secret; so do Google's variable and those of a shell.
 _PLACES = frozenset({"FILE", "PATH", "DIR", "FOLDER", "ENV", "VAR"})
 _NAMES_OF_PLACES = frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})
 _FOLDERS_OF_SHELLS = frozenset({"PWD", "OLDPWD"})
-# Names of tokens in tokenizers and models: bos_token, word_delimiter_token, decoder_start_token_id, token_type; of
-# counting units (loss_per_token); and of passes over data: first_pass.
+# Names that are not secret: tokens of tokenizers and models (bos_token, word_delimiter_token, decoder_start_token_id,
+# token_type), units (loss_per_token), and passes over data (first_pass).
 _TOKEN_OF_TEXT = re.compile(
     r"(?:^|_)(?:(?:BOS|EOS|SOS|PAD|UNK|CLS|SEP|MASK|DELIMITER|START|END|STOP|BLANK|SPACE|WORD|SPECIAL|LANG|LANGUAGE"
     r"|TASK|TEXT|SPEECH|SPEAKER|SILENCE|SIL|NOISE|AUDIO|IMAGE|PROMPT|PREFIX|OUTPUT|NEXT|SPLIT|JOIN|TIMESTAMP|PER|BY)"
@@ -35,8 +35,8 @@ _TOKEN_OF_TEXT = re.compile(
 )
 _SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
 
-# Prefixes by which services make their tokens recognizable. A JSON Web Token is only searched at the first position
-# in a run of its characters: later positions have less after them, and many would make the search quadratic.
+# Prefixes of services' tokens. A JSON Web Token is only searched at the first position in a sequence of its characters,
+# since later positions have fewer characters after them, and would make the search quadratic.
 _TOKENS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|sk-[A-Za-z0-9_-]{20,}|rsk_[\w-]{20,}|nvapi-[\w-]{20,}|api_org_\w{20,}"
@@ -53,7 +53,7 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE,
 )
 
-# Starts only where a scheme can begin: a search from each of its characters would be quadratic.
+# Starts only where a scheme can begin, since a search from each of its characters would be quadratic.
 _AUTHORITY = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z0-9+.-]+)://([^/\s?#'\"]*)")
 # Names in a query: token, access_token, X-Goog-Signature, clientSecret.
 _PARAMETER = (
@@ -78,7 +78,7 @@ _EXAMPLES = ("*.example", "*.sample", "*.template", "*.dist")
 
 
 def name_looks_secret(name: str) -> bool:
-    """Returns True if the value of a variable of this name should not be written down."""
+    """Returns True if the name of a variable indicates a secret value."""
     name = name.rstrip("_0123456789")
     words = name.upper().split("_")
     if words[-1] in _PLACES or name.upper() in _NAMES_OF_PLACES or name in _FOLDERS_OF_SHELLS or is_token_of_text(name):
@@ -88,23 +88,23 @@ def name_looks_secret(name: str) -> bool:
 
 
 def is_token_of_text(name: str) -> bool:
-    """Returns True if the name is that of a token which a tokenizer makes of text."""
+    """Returns True if the name is for tokens of text, e.g. of a tokenizer."""
     return _TOKEN_OF_TEXT.search(name.upper().replace("-", "_")) is not None
 
 
 def value_looks_secret(value: str) -> bool:
-    """Returns True if a text holds a token, a private key, an HTTP authorization, or a URL with a password in it."""
+    """Returns True if a text contains a token, a private key, an HTTP authorization, or a URL with a password."""
     forms = (_TOKENS, _CONNECTION, _PRIVATE_KEY, _AUTHORIZATION)
     return any(form.search(value) for form in forms) or holds_literal_credentials(value)
 
 
 def is_switch(value: str) -> bool:
-    """Returns True if a value only turns something on or off, whatever its name is."""
+    """Returns True if a value, whatever its name, only turns something on or off, or is empty."""
     return value.strip().lower() in _SWITCHES
 
 
 def file_looks_secret(name: str) -> bool:
-    """Returns True if a file of this name (no path) keeps secrets."""
+    """Returns True if a file of this name (no path) usually contains secrets."""
     lower = name.lower()
     if any(fnmatchcase(lower, pattern) for pattern in _EXAMPLES):
         return False
@@ -112,25 +112,25 @@ def file_looks_secret(name: str) -> bool:
 
 
 def folder_looks_secret(name: str) -> bool:
-    """Returns True if a folder of this name (no path) keeps secrets."""
+    """Returns True if a folder of this name (no path) usually contains secrets."""
     return name.lower() in _SECRET_FOLDERS
 
 
 def holds_literal_credentials(text: str) -> bool:
-    """Returns True if a URL in the text has a user's password or a token itself, not as `${NAME}`."""
+    """Returns True if a URL in the text has a password or token in plain text, not as `${NAME}`."""
     return bool(_QUERY.search(text)) or any(
         _is_literal(scheme, authority) for scheme, authority in _AUTHORITY.findall(text)
     )
 
 
 def masked(text: str) -> str:
-    """Returns the text without tokens, and without user and password in URLs."""
+    """Returns the text with tokens, and users and passwords in URLs, replaced by `…`."""
     text = _USERINFO.sub("…", _TOKENS.sub("…", _AUTHORIZATION.sub(r"\1…", text)))
     return _QUERY_VALUE.sub(r"\1…", text)
 
 
 def references_in(text: str) -> list[str]:
-    """Returns the names that a requirement line refers to as `${NAME}`."""
+    """Returns the names of `${NAME}` references in a requirement line."""
     return REFERENCE.findall(text)
 
 
@@ -143,5 +143,5 @@ def _is_literal(scheme: str, authority: str) -> bool:
     user, _, password = userinfo.partition(":")
     if password:
         return REFERENCE.sub("", password) != "" or _TOKENS.search(user) is not None
-    # Without a password the user is the token, except git@host over ssh.
+    # Without a password, the user is a token, except for git@host over ssh.
     return REFERENCE.sub("", user) != "" and "ssh" not in scheme.lower()

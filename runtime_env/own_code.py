@@ -1,4 +1,4 @@
-"""Rayscribe's own code, for a working directory that has no task.py to start with."""
+"""Rayscribe's own code, for runs whose working directory has no task.py."""
 
 from pathlib import Path
 
@@ -6,17 +6,16 @@ from runtime_env.credentials import file_looks_secret
 from runtime_env.tree import Tree, TreeFile
 
 VERSION = "0.1.0"
-# Arguments with which Python starts a driver of it. -P: a module of the user's own folder does not shadow one of
-# ours.
+# Arguments of Python that start a driver from this code. With -P, the user's modules do not shadow Rayscribe's.
 OWN_ENTRY = ("-P", "-m", "rayscribe.trainers.main")
-# Identifies the code without reading it. None: the code of a repository, which may be any version.
+# Version of an installed distribution. None for a repository, whose code may be of any version.
 RELEASE = VERSION if __name__.startswith("rayscribe.") else None
 # Packages of the repository; an installed distribution has them within one package, `rayscribe`.
 PACKAGES = ("cluster_configs", "jobs", "runtime_env", "trainers")
 
 
 def own_code() -> Tree:
-    """Returns the running code, with its names for Python as paths. Identical contents make one package."""
+    """Returns the running code's files, with paths as Python imports them."""
     root = Path(__file__).parents[__name__.count(".")]
     folders = ("rayscribe",) if RELEASE else PACKAGES
     paths = [root / "rayscribe.py", *(path for folder in folders for path in (root / folder).rglob("*"))]

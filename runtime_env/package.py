@@ -1,6 +1,6 @@
-"""The package of a working directory: measured, packed, verified, imported. The only module that writes packages.
+"""Measures, packs, verifies and imports packages of working directories. The only module that writes packages.
 
-No name, size or link in a zip is trusted: a package may come from another machine.
+No name, size or link in a zip is trusted, since a package may come from another machine.
 """
 
 import hashlib
@@ -23,17 +23,17 @@ from trainers.errors import ConfigError
 
 # Ray's Jobs API accepts only smaller packages (ray_constants.DASHBOARD_CLIENT_MAX_SIZE).
 LIMIT_BYTES = 100 * 1024**2
-# Our own limits, so that every zip has the plain format, and none fills a node's disk.
+# Rayscribe's own limits, so that no zip needs the ZIP64 format or fills a node's disk.
 MAX_UNPACKED_BYTES = 2 * 1024**3 - 1
 MAX_FILES = 65_535
 LARGEST_SHOWN = 10
 MIB = 1024**2
 ENCRYPTED = 0x1
-# The earliest time that a zip can hold. Ray's unpacking ignores times.
+# The earliest time that a zip can store. Ray ignores times when it unpacks.
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 UNIX = 3
 CHUNK_BYTES = 1024**2
-# Signature of a file's entry in a zip's directory; and the maximum average length of entries with their names.
+# Signature of an entry in a zip's directory; and the largest average length of entries with their names.
 ENTRY_SIGNATURE, MAX_BYTES_OF_ENTRY = b"PK\1\2", 512
 
 
@@ -50,13 +50,13 @@ class Package:
 def pack(
     tree: Tree, target_folder: Path, extra: Mapping[str, bytes | Path] | None = None, *, needed: str | None = ENTRY
 ) -> Package:
-    """Writes the package, `<sha256>.zip`: the same content gives the same name, byte for byte.
+    """Writes the package as `<sha256>.zip`; the same content gives the same name and bytes.
 
-    `needed` is the file that the job starts with, if it is in the package.
+    `needed` is the file that starts the job; None if it is not in the package.
 
     Raises:
-        ConfigError: it is larger than Ray accepts, a file cannot be read, `needed` is left out, or the path of an extra
-            file is taken or leads out of the package.
+        ConfigError: the package is larger than Ray accepts, a file cannot be read, `needed` is left out, or the path of
+            an extra file is taken or is outside of the package.
     """
     extra = extra or {}
     names = [file.path for file in tree.files]
@@ -65,7 +65,7 @@ def pack(
             raise ConfigError(no_such_file(tree.root, needed))
         reasons = [item.reason for item in tree.left_out if item.path in (needed, "./")]
         reason = f" (left out by {reasons[0]})" if reasons else ""
-        raise ConfigError(f"{tree.root / needed} is not in the package{reason}: the job starts with it; include it")
+        raise ConfigError(f"{tree.root / needed} is not in the package{reason}, but starts the job: include it")
     _check_names([*names, *extra], "the package")
     target_folder.mkdir(parents=True, exist_ok=True)
     with _new_file(target_folder) as (file, path):
@@ -83,17 +83,17 @@ def pack(
 
 
 def no_such_file(root: Path, needed: str) -> str:
-    """Returns the message for a folder without the file that its job starts with."""
-    return f"{needed}: no such file in {root}, and the job starts with it: correct its name, or start in its folder"
+    """Returns the message for a folder without the file that starts its job."""
+    return f"{needed}: no such file in {root}, but it starts the job: correct its name, or start in its folder"
 
 
 def verify(path: Path, sha256: str) -> None:
-    """Raises ConfigError for a zip that is not the package of this hash, or could not be unpacked safely."""
-    name = f"package {sha256}"  # not its path: the message may be shown on another machine
+    """Raises ConfigError for a zip that is not the package of this hash, or cannot be unpacked safely."""
+    name = f"package {sha256}"  # not its path, since the message may be shown on another machine
     try:
         size = path.stat().st_size
         if size >= LIMIT_BYTES:
-            raise ConfigError(f"{name} has {size} bytes: Ray takes a package of less than {LIMIT_BYTES}")
+            raise ConfigError(f"{name} has {size} bytes: Ray accepts less than {LIMIT_BYTES}")
         if _digest(path) != sha256:
             raise ConfigError(
                 f"{name} is damaged: its SHA-256 is not {sha256}; submit the run again under another name"
@@ -101,15 +101,15 @@ def verify(path: Path, sha256: str) -> None:
         members = _read_members(path)
     except FileNotFoundError:
         raise ConfigError(f"{name} was not found: submit the run again under another name") from None
-    # NotImplementedError: the archive needs a later version of zip.
+    # NotImplementedError means that the archive needs a later version of zip.
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{name} is not a zip file that can be read: {reason}") from None
     except _TooManyError:
-        raise ConfigError(f"{name} holds more files than {MAX_FILES}, or too long names: leave some out") from None
+        raise ConfigError(f"{name} has more than {MAX_FILES} files, or too long names: leave some out") from None
     unpacked = sum(info.file_size for info in members)
     if unpacked > MAX_UNPACKED_BYTES:
-        raise ConfigError(f"{name} would unpack to {unpacked} bytes: {MAX_UNPACKED_BYTES} are the most")
+        raise ConfigError(f"{name} would unpack to {unpacked} bytes: the limit is {MAX_UNPACKED_BYTES}")
     names = [info.orig_filename for info in members]
     _check_names(names, name)
     for info in members:
@@ -117,16 +117,16 @@ def verify(path: Path, sha256: str) -> None:
 
 
 def has_entry(path: Path) -> bool:
-    """Returns True if a verified package has the file with which a training starts."""
+    """Returns True if a verified package has the task.py that starts a training."""
     with zipfile.ZipFile(path) as archive:
         return ENTRY in archive.namelist()
 
 
 def import_package(upload: Path, target: Path) -> None:
-    """Copies a zip from elsewhere to `<sha256>.zip` in the folder of packages, after verifying it.
+    """Copies an uploaded zip to `target`, `<sha256>.zip` in the folder of packages, after verifying it.
 
     Raises:
-        ConfigError: its SHA-256 is another, or it holds something that no package may.
+        ConfigError: the zip has another SHA-256, or content that a package must not have.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with _new_file(target.parent) as (file, path):
@@ -139,35 +139,35 @@ def import_package(upload: Path, target: Path) -> None:
 
 
 def _check_names(names: list[str], where: str) -> None:
-    """Rejects names that lead out of the folder, or that conflict with each other."""
+    """Rejects names that are outside of the folder, or that conflict with each other."""
     taken: set[str] = set()
     for name in names:
         parts = name.split("/")
         odd = "\\" in name or "\0" in name or name[1:2] == ":" or not {"", ".", ".."}.isdisjoint(parts)
         if odd or name in taken:
-            raise ConfigError(f"{where} holds a file {name!r}: every path must be relative, plain and listed only once")
+            raise ConfigError(f"{where} has a file {name!r}: every path must be relative, plain and unique")
         taken.add(name)
     ordered = sorted(taken)
     for name in ordered:
         after = bisect_left(ordered, f"{name}/")
         if after < len(ordered) and ordered[after].startswith(f"{name}/"):
-            raise ConfigError(f"{where} holds {name!r} as a file and as a folder")
+            raise ConfigError(f"{where} has {name!r} as a file and as a folder")
 
 
 def _check_kind(info: zipfile.ZipInfo, where: str) -> None:
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
-        raise ConfigError(f"{where}: {info.filename} is a link or a device: a package holds plain files only")
+        raise ConfigError(f"{where}: {info.filename} is a link or a device: a package may only have plain files")
     if info.flag_bits & ENCRYPTED or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ConfigError(f"{where}: {info.filename} is encrypted, or compressed in a way that Ray may not know")
 
 
 def _check_contents(path: Path, sha256: str) -> None:
-    """Rejects a zip whose files cannot all be unpacked to their CRCs; `verify` has bounded their sizes."""
+    """Rejects a zip if a file cannot be unpacked, or does not match its CRC; `verify` has bounded their sizes."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    # Errors of a deflated stream, or of a header that differs from the directory's.
+    # Errors of a deflated stream, or of a header that differs from the zip's directory.
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise ConfigError(f"package {sha256} cannot be unpacked: {error}; submit the run again") from None
     if damaged is not None:
@@ -176,9 +176,9 @@ def _check_contents(path: Path, sha256: str) -> None:
 
 @dataclass(frozen=True)
 class PackageSize:
-    """The size that a package has, or would have; `zip_bytes` of one that does not fit is where that was detected.
+    """Size of a package, written or not; if it does not fit, `zip_bytes` is the size when that was detected.
 
-    `shipped` is the number of added files from elsewhere (data.ship).
+    `shipped` is the number of files of `data.ship`.
     """
 
     root: Path
@@ -192,10 +192,10 @@ class PackageSize:
 
     @property
     def message(self) -> str:
-        """One line for people; if the package does not fit, with the fix."""
+        """The size as a line for people, with the fix if the package does not fit."""
         size = f"{self.files} files, {self.total_bytes / MIB:.1f} MiB unpacked"
         recordings = f"{self.shipped} of data.ship ({self.shipped_bytes / MIB:.1f} MiB)"
-        size += f", {recordings} among them" if self.shipped else ""
+        size += f", including {recordings}" if self.shipped else ""
         if self.fits:
             return f"{self.root}: {size}, {self.zip_bytes / MIB:.1f} MiB as a zip of at most {LIMIT_BYTES // MIB}"
         shown = ", ".join(f"{file.path} {file.size_bytes / MIB:.1f} MiB" for file in self.largest)
@@ -206,16 +206,15 @@ class PackageSize:
             f"job.runtime_env.excludes: [{example}]"
         )
         if self.shipped:
-            fix = f"Put the data where every node reads it, and set data.ship: false. {fix}"
+            fix = f"Put the data on storage that every node can read, and set data.ship: false. {fix}"
         return (
-            f"{self.root} is too large a working directory: {size}. Ray takes a zip of less than {LIMIT_BYTES // MIB} "
-            f"MiB; {MAX_FILES} files and {MAX_UNPACKED_BYTES / MIB:.0f} MiB unpacked are the most. Largest: {shown}. "
-            f"{fix}"
+            f"{self.root} is too large a working directory: {size}. Limits are {LIMIT_BYTES // MIB} MiB as a zip (by "
+            f"Ray), {MAX_FILES} files and {MAX_UNPACKED_BYTES / MIB:.0f} MiB unpacked. Largest: {shown}. {fix}"
         )
 
 
 def package_size(tree: Tree, extra: Mapping[str, bytes | Path] | None = None) -> PackageSize:
-    """Computes the size that the package would have, in memory, with a zip of at most LIMIT_BYTES.
+    """Computes the size of the package by writing its zip to memory, up to LIMIT_BYTES.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -224,7 +223,7 @@ def package_size(tree: Tree, extra: Mapping[str, bytes | Path] | None = None) ->
 
 
 def _fill(file: IO[bytes], tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
-    """Writes the zip unless it does not fit; raises as `package_size`, and OSError where `file` cannot be written."""
+    """Writes the zip until it no longer fits; raises like `package_size`, and OSError if `file` cannot be written."""
     size, fits = unpacked_size(tree, extra), False
     try:
         if size.fits:
@@ -240,7 +239,7 @@ def _fill(file: IO[bytes], tree: Tree, extra: Mapping[str, bytes | Path]) -> Pac
 
 
 def unpacked_size(tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
-    """Adds up the sizes of a package's files, without reading them; the zip may still turn out too large.
+    """Adds up the sizes of a package's files, without reading them; the zip may still be too large.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -265,7 +264,7 @@ class _Member(NamedTuple):
 
 
 class _TooLargeError(Exception):
-    """The zip, or its unpacked content, exceeds its bound; what was written so far is useless."""
+    """The zip, or its unpacked content, exceeds its limit; the incomplete zip is useless."""
 
 
 class _TooManyError(Exception):
@@ -273,7 +272,7 @@ class _TooManyError(Exception):
 
 
 class _Directory(io.FileIO):
-    """A zip whose directory is counted when it is read, before `zipfile` creates an object for each entry."""
+    """A zip file; reading its directory counts the entries, before `zipfile` creates an object for each."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > MAX_FILES * MAX_BYTES_OF_ENTRY:
@@ -301,9 +300,9 @@ def _members(tree: Tree, extra: Mapping[str, bytes | Path]) -> list[_Member]:
 
 
 def _write(members: Iterable[_Member], file: IO[bytes]) -> None:
-    """Writes a zip that is identical, byte for byte, if the content is: names sorted, times fixed, modes 644 and 755.
+    """Writes a zip with the same bytes for the same content: sorted names, fixed times, modes 644 and 755.
 
-    Raises _TooLargeError if it has LIMIT_BYTES, or would unpack to MAX_UNPACKED_BYTES.
+    Raises _TooLargeError if the zip reaches LIMIT_BYTES, or would unpack to MAX_UNPACKED_BYTES.
     """
     unpacked = 0
     with zipfile.ZipFile(file, "w") as archive:
@@ -327,7 +326,7 @@ def _write(members: Iterable[_Member], file: IO[bytes]) -> None:
 
 @contextmanager
 def _new_file(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """Opens a new file, readable by its owner only, and removes it after the block unless it was renamed."""
+    """Opens a new file, which only its owner can read; removes it after the block unless it was renamed."""
     number, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
     path = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""Secrets in a recipe and among the arguments of a program: found by name and form, replaced on the node. Pure."""
+"""Finds secrets in a recipe and in arguments of a program, by name and form; replaces them on the node. Pure."""
 
 import json
 import re
@@ -11,27 +11,27 @@ from runtime_env.credentials import is_switch, name_looks_secret, value_looks_se
 from trainers.errors import ConfigError
 
 WAY = (
-    "looks like a credential (not shown), and would be stored with the run: write '${NAME}' in its place, in single "
-    "quotes on a command line, where NAME is a variable that job.runtime_env.secrets brings or that each node has"
+    "looks like a credential (not shown), and would be stored with the run: write '${NAME}' instead, in single quotes "
+    "on a command line, where NAME is a variable in job.runtime_env.secrets or on each node"
 )
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"})
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
-# References that a shell replaces, too.
+# References that a shell expands as well.
 _OF_SHELL = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*|[\d@*#?])")
 _COMPUTED = re.compile(r"""["'\\]*(?:\$\((?!\()|`)""")
 _OF_PYTHON = re.compile(r"(?:os\.)?(?:environ|getenv)\b")
 _SHELL_OPTION = re.compile(r"-[A-Za-z]*c")
 _OPTION = re.compile(r"[-+~]*([A-Za-z_][\w./\[\]-]*)")
-# Words that begin with a dash and are not values.
+# Words that begin with a dash and are not the value of an option.
 _NEXT_OPTION = re.compile(r"--.*|-[A-Za-z_]*(?:=.*)?|-\d+(?:\.\d+)?", re.DOTALL)
-# Names with values in a call, in JSON, YAML and headers, and for a shell; only as much of a value as is needed.
+# Names with the begin of values in calls, JSON, YAML, headers and shell text.
 _SCHEME = r"(?:Bearer|Basic|Token|Api-?Key)\s+"
 _NAMED = re.compile(
     rf"""(?<![\w.-])([\w.-]++)["'\\\]]*+\s*+[:=]++\s*+(?=((?:{_SCHEME})?[^\s,;&|]{{0,200}}))""", re.IGNORECASE
 )
 _WORD_ENDS = re.compile(r"\W+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOTHING = re.compile(r"none|null|nil|~|[-+]?(?:\d+\.\d*|\.\d+|\d+(?:\.\d*)?e[-+]?\d+)", re.IGNORECASE)
-# A token of a tokenizer, its number, or a number of passes.
+# Values that are not secret: a token of a tokenizer, its number, or a number of passes.
 _OF_TEXT = re.compile(r"[<\[|(]+[\w /.-]*[>\]|)]+|\d{1,6}|.", re.DOTALL)
 _AROUND = "\"'`\\ \t\r\n"
 _CLOSING = _AROUND + ")}]"
@@ -41,9 +41,9 @@ class SecretArgument(NamedTuple):
     """An argument whose name says that its value is a secret.
 
     Attributes:
-        place: Index of the word that holds the value.
-        value: The value; within a longer text, only that part.
-        is_of_shell: True if a shell among the words reads it, and replaces the variables in it.
+        place: Index of the word with the value.
+        value: The value; in a longer text, only that part.
+        is_of_shell: True if a shell among the words reads it and expands the variables in it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class SecretArgument(NamedTuple):
 
     @property
     def is_literal(self) -> bool:
-        """True if a part of the value is written out, where it should be a reference."""
+        """True if a part of the value is plain text instead of a reference."""
         left, references = (_OF_SHELL if self.is_of_shell else _REFERENCE).subn("", self.value)
         if self.is_of_shell and _COMPUTED.match(self.value):
             return False
@@ -63,7 +63,7 @@ class SecretArgument(NamedTuple):
 
 
 def secret_arguments(words: Sequence[str]) -> Iterator[SecretArgument]:
-    """Yields the arguments that hold a secret: `--hub_token x`, `hub_token=x`, and in JSON, YAML, calls, shells."""
+    """Yields arguments with secret values: `--hub_token x`, `hub_token=x`, and those in JSON, YAML, calls, shells."""
     of_shell = _places_of_shell(words)
     for place, word in enumerate(words):
         is_of_shell = place in of_shell
@@ -78,16 +78,16 @@ def secret_arguments(words: Sequence[str]) -> Iterator[SecretArgument]:
 
 
 def literal_secrets(words: Sequence[str]) -> list[str]:
-    """Returns names of the words that hold a secret itself."""
+    """Returns the names of arguments with a secret in plain text, `word N` if it has no name."""
     named = {place: f"word {place + 1}" for place, word in enumerate(words) if value_looks_secret(word)}
     named |= {found.place: found.name for found in secret_arguments(words) if found.is_literal}
     return [named[place] for place in sorted(named)]
 
 
 def secret_references(words: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the variables that stand for secrets, by their own or their arguments' names, and what refers to each.
+    """Returns the names of variables for secrets, judged by their own or arguments' names, and what refers to each.
 
-    A variable of `environment` that is named like a token but only turns something on is not one.
+    Variables of `environment` whose values are only switches or numbers are not secrets, whatever their names.
     """
     of_shell, values = _places_of_shell(words), environment or {}
     found = {
@@ -102,7 +102,7 @@ def secret_references(words: Sequence[str], environment: Mapping[str, str] | Non
 
 
 def with_secrets(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Returns the words with the node's value for each `${NAME}` that stands for a secret; shells replace their own.
+    """Returns the words with the node's value for each `${NAME}` of a secret, except in words that a shell expands.
 
     Raises:
         ConfigError: the node has no such variable.
@@ -115,7 +115,7 @@ def with_secrets(words: Sequence[str], environment: Mapping[str, str]) -> list[s
             return match[0]
         if name not in environment:
             raise ConfigError(
-                f"{references[name]} refers to the variable {name}, which is not set on this node: bring it by "
+                f"{references[name]} refers to the variable {name}, which is not set on this node: add it to "
                 "job.runtime_env.secrets, or set it in the environment in which Ray runs on every node"
             )
         is_json = match.string.partition("=")[2].startswith(("{", "[")) or match.string.startswith(("{", "["))
@@ -137,7 +137,7 @@ def _in_text(text: str, place: int, *, is_of_shell: bool) -> Iterator[SecretArgu
 
 
 def _places_of_shell(words: Sequence[str]) -> set[int]:
-    """Returns the indexes of words that follow `bash -c` and the like."""
+    """Returns the indexes of words after `bash -c` and the like."""
     found, is_shell = set(), False
     for place, word in enumerate(words[:-1]):
         is_shell |= PurePosixPath(word).name in SHELLS
@@ -153,7 +153,7 @@ def _names_in(text: str, *, is_of_shell: bool) -> list[str]:
 
 
 def _is_none(value: str) -> bool:
-    """Returns True if a value is not a secret, whatever its name is: nothing, a switch or a fraction."""
+    """Returns True if a value, whatever its name, is not a secret: nothing, a switch or a fraction."""
     return is_switch(value) or _NOTHING.fullmatch(value.strip()) is not None
 
 
@@ -172,16 +172,16 @@ def _is_secret(option: str, value: str) -> bool:
     return not is_of_text and name_looks_secret(name)
 
 
-# Fields of transformers' TrainingArguments that are always secret, whatever their values look like.
+# Fields of transformers' TrainingArguments that are always secret, whatever their values.
 TOKEN_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
 FIX = (
-    "looks like a credential (not shown): take it out; job.runtime_env.secrets brings the job a variable whose value "
-    "each node has, and credentials of buckets are the node's own"
+    "looks like a credential (not shown): remove it; use job.runtime_env.secrets for a variable whose value each node "
+    "has; for buckets, each node has its own credentials"
 )
 
 
 def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str]:
-    """Yields where values below a path look like credentials, without the values."""
+    """Yields a problem for each value below a path that looks like a credential; does not repeat the value."""
     if isinstance(content, Mapping):
         for key, value in content.items():
             yield from find_literal_secrets(value, (*path, str(key)))
@@ -190,8 +190,8 @@ def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str
             yield from find_literal_secrets(item, (*path, str(number)))
     elif isinstance(content, str) and content:
         named = any(name in TOKEN_FIELDS for name in path)
-        # Variables of a program, options of a data source, a ds_config. A path may contain a =.
+        # For variables of a program, options of a data source, and a ds_config. A path may contain a =.
         named |= path != () and "=" not in path[-1] and literal_secrets([f"{path[-1]}={content}"]) != []
-        # job.runtime_env has its own, identical rules.
+        # job.runtime_env has its own rules, which are the same.
         if (named or value_looks_secret(content)) and "runtime_env" not in path:
             yield f"{'.'.join(path)}: {FIX}"

@@ -1,4 +1,4 @@
-"""The working directory: its root, the files that are packaged, and files left out and why."""
+"""The working directory: its root, the files to package, and files that are left out, with the reason."""
 
 import importlib.util
 import os
@@ -16,9 +16,9 @@ from trainers.errors import ConfigError
 
 ENTRY = "task.py"
 A_LINK_OUT = "a link that leaves the working directory"
-A_LINK_UP = "a link to a folder that it lies in"
-A_LINK_TO_NOTHING = "a link to nothing"
-A_LINK_TO_SECRET = "a link to what looks like a secret, or is never packaged"
+A_LINK_UP = "a link to a folder that contains it"
+A_LINK_TO_NOTHING = "a broken link"
+A_LINK_TO_SECRET = "a link to a file that looks like a secret, or is never packaged"
 NO_PLAIN_FILE = "neither a file nor a folder"
 NO_PORTABLE_NAME = "a name that no node could unpack"
 IGNORE_FILES = (".gitignore", ".rayignore")
@@ -31,7 +31,7 @@ BY_SECRECY = "looks like a secret: name it under job.runtime_env.secrets instead
 
 @dataclass(frozen=True, slots=True)
 class TreeFile:
-    """One file that is packaged."""
+    """A file to package."""
 
     path: str
     size_bytes: int
@@ -40,7 +40,7 @@ class TreeFile:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file, or a complete folder (ends with /), that is left out, and the rule that does so, as text."""
+    """A file, or a complete folder (ends with /), that is left out, and the reason."""
 
     path: str
     reason: str
@@ -56,7 +56,7 @@ class Tree:
 
 
 def find_root(start: Path) -> Path:
-    """Returns the nearest folder, from `start` upwards, that holds task.py, as the repository does; else `start`."""
+    """Returns the nearest folder with a task.py, from `start` upwards, e.g. the repository; otherwise `start`."""
     here = start.resolve()
     if not here.is_dir():
         raise ConfigError(f"job.runtime_env.working_dir: {here}: no such folder; give one, or leave it out")
@@ -64,7 +64,7 @@ def find_root(start: Path) -> Path:
 
 
 def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
-    """Lists the files that are packaged and those left out; raises as `root_rules` and `rules_in`."""
+    """Lists the files to package and those left out; raises like `root_rules` and `rules_in`."""
     root = root.resolve()
     walk = _Walk(root, [], [])
     walk.enter(root, root_rules(root, excludes), (root,))
@@ -72,15 +72,15 @@ def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
 
 
 def unreadable(error: OSError) -> ConfigError:
-    """Returns the error for a file that cannot be read while it is packed."""
+    """Returns the error for a file that cannot be read for the package."""
     return ConfigError(f"{error.filename}: {error.strerror}; fix it, or leave it out by job.runtime_env.excludes")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Patterns from one source, which apply to everything below an absolute folder, the base.
+    """Patterns from one source, which apply to everything below `base`, an absolute folder.
 
-    `may_readmit` is True if one of the patterns, with !, includes again what another leaves out.
+    `may_readmit` is True if a pattern with ! may include files again that another leaves out.
     """
 
     base: str
@@ -95,7 +95,7 @@ class Rules:
 
 
 def root_rules(root: Path, excludes: Sequence[str]) -> list[Rules]:
-    """Returns the rules for the complete tree; raises ConfigError if a pattern of the user is not valid."""
+    """Returns the rules for the complete tree; raises ConfigError if a user's pattern is not valid."""
     try:
         return [_rules(root, ALWAYS, BY_ALWAYS), _rules(root, excludes, BY_EXCLUDES)]
     except ValueError as error:
@@ -117,15 +117,15 @@ def rules_in(folder: Path, root: Path) -> list[Rules]:
 
 
 def why_left_out(path: str, rules: Sequence[Rules], *, is_folder: bool) -> str | None:
-    """Returns why a path is left out. None: it is not, judged by patterns and its name."""
+    """Returns why a path is left out, by patterns and its name; None if it is not."""
     looks_secret = folder_looks_secret if is_folder else file_looks_secret
     if looks_secret(path.rpartition("/")[2]):
         return BY_SECRECY
     for one in rules:
         if one.leave_out(path):
             return one.reason
-    # `data/` matches what is in the folder, not the folder, so Ray walks through all of it. If no pattern readmits
-    # anything, there is nothing to find in it.
+    # `data/` matches the content of the folder, but not the folder itself, so Ray walks through all of it. This is not
+    # needed if no pattern readmits anything.
     if is_folder and not any(one.may_readmit for one in rules):
         return next((one.reason for one in rules if one.leave_out(f"{path}/")), None)
     return None
@@ -138,9 +138,9 @@ def _rules(base: Path, lines: Sequence[str], reason: str) -> Rules:
 
 @cache
 def _pathspec() -> ModuleType:
-    """Imports the matcher that Ray itself uses: other versions interpret some patterns differently.
+    """Imports Ray's own copy of pathspec, since other versions interpret some patterns differently.
 
-    It is loaded from Ray's folder without importing Ray, which takes a second that a client does not need otherwise.
+    Does not import Ray itself, which would take a second.
     """
     ray = importlib.util.find_spec("ray")
     assert ray is not None and ray.submodule_search_locations
@@ -163,7 +163,7 @@ class _Walk:
     left_out: list[LeftOut]
 
     def enter(self, folder: Path, rules: Sequence[Rules], above: tuple[Path, ...]) -> None:
-        """Lists a folder, by the path that led to it; `above` are the real folders around it, itself included.
+        """Adds a folder's files by paths as reached; `above` has its real path and those of its parents.
 
         The folder may be left out by its own ignore file.
         """
@@ -181,7 +181,7 @@ class _Walk:
             self._take(folder / entry.name, entry, rules, above)
         reasons = {item.reason for item in self.left_out[left_out_before:]}
         if len(self.files) == files_before and len(reasons) == 1 and folder != self.root:
-            # One entry for a folder of which nothing is packaged, instead of one for each file.
+            # One entry for a folder without packaged files, instead of one for each file.
             del self.left_out[left_out_before:]
             self._leave(folder, reasons.pop(), is_folder=True)
 
@@ -222,7 +222,7 @@ class _Walk:
         return A_LINK_TO_SECRET if looks_secret or always.leave_out(str(real)) else real
 
     def _leave(self, path: Path, reason: str, *, is_folder: bool) -> None:
-        # A name may not be valid text; it is decoded as well as possible.
+        # A name may not be valid text, so invalid bytes are replaced.
         relative = os.fsencode(path.relative_to(self.root)).decode(errors="replace")
         self.left_out.append(LeftOut(f"{relative}/" if is_folder else relative, reason))
 
@@ -236,7 +236,7 @@ def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
 
 
 def _is_portable(path: str) -> bool:
-    """Returns True if Ray unpacks a file of this name: it skips backslashes and drive letters; zip names are UTF-8."""
+    """Returns True if Ray unpacks a file of this name, which must be UTF-8, without backslashes and drive letters."""
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -41,7 +41,7 @@ GRAFANA_HOME = "/usr/share/grafana"
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of this machine; without a token, the service is not scraped, and the interval is as shipped if None."""
+    """Settings; without `token_file`, the service is not scraped, and `interval_s` is by default the shipped one."""
 
     folder: Path
     prometheus_port: int
@@ -56,7 +56,7 @@ class Settings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs both until a signal, or until one ends by itself; returns the exit code."""
+    """Runs Prometheus and Grafana until a signal, or until one of them ends by itself; returns the exit code."""
     parsed = _parser().parse_args(arguments)
     try:
         settings = _settings(parsed)
@@ -71,9 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def ray_targets(files: Iterable[Path]) -> list[object]:
-    """Returns the targets that Rays of this machine export, from their heads' files; skips half-written files.
+    """Returns the scrape targets from the discovery files of this machine's Ray heads; skips invalid files.
 
-    In /tmp, any user may have written anything in their place.
+    In /tmp, any user may have put other content in their place.
     """
     found: list[object] = []
     for path in files:
@@ -87,7 +87,7 @@ def ray_targets(files: Iterable[Path]) -> list[object]:
 
 
 def discovery_files(environment: Mapping[str, str]) -> list[Path]:
-    """Returns the files in which local heads list their nodes: in Ray's own folder, RAY_TMPDIR, and Rayscribe's."""
+    """Returns the files in which local heads list their nodes, from the temporary folders of Ray and Rayscribe."""
     # Rayscribe uses /tmp if the paths of sockets would be too long elsewhere.
     parents = {environment.get("RAY_TMPDIR") or tempfile.gettempdir(), tempfile.gettempdir(), "/tmp"}
     folders = [Path("/tmp/ray"), *sorted(path for parent in parents for path in Path(parent).glob("rs-*/ray"))]
@@ -174,7 +174,7 @@ def _grafana_variables(settings: Settings) -> dict[str, str]:
         "GF_PATHS_PROVISIONING": str(settings.folder / "provisioning"),
         "GF_PATHS_DATA": str(settings.folder / "grafana"),
         "GF_PATHS_LOGS": str(settings.folder / "grafana" / "log"),
-        # Any user of this machine may view, and change nothing.
+        # Any user of this machine may view dashboards, but not change them.
         "GF_AUTH_ANONYMOUS_ENABLED": "true",
         "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
         "GF_ANALYTICS_REPORTING_ENABLED": "false",
@@ -205,11 +205,11 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 def _started(
     command: Sequence[str], settings: Settings, environment: Mapping[str, str]
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Runs a program for the duration of the block; ends it by SIGTERM, on which both programs write their data."""
+    """Runs a program during the block, then ends it with SIGTERM, on which Prometheus and Grafana write their data."""
     log = settings.folder / "log"
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with log.open("ab") as output:
-        # In a session of its own: only this process gets a Ctrl-C of the terminal, and ends both in order.
+        # In a session of its own, so that only this process gets a Ctrl-C of the terminal, and ends both in order.
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
         )
@@ -249,7 +249,7 @@ def _scrapes(settings: Settings) -> dict[str, Any]:
         return content
     url = urlsplit(settings.service)
     if url.scheme not in ("http", "https") or not url.netloc:
-        raise ConfigError(f"RAYSCRIBE_SERVICE: {settings.service} is no URL: set it to one like http://127.0.0.1:8470")
+        raise ConfigError(f"RAYSCRIBE_SERVICE: {settings.service} is not a URL: use e.g. http://127.0.0.1:8470")
     service["authorization"]["credentials_file"] = str(settings.token_file)
     service["scheme"], service["metrics_path"] = url.scheme, f"{url.path.rstrip('/')}/metrics"
     service["static_configs"][0]["targets"] = [url.netloc]

@@ -15,7 +15,7 @@ from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Rule, V
 from cluster_configs.validation.yaml_nodes import Node
 from trainers.errors import ConfigError
 
-# Time that a machine has left after a notice without a time. Seconds.
+# Seconds until the machine ends, if the notice has no time.
 AWS_LEFT_S = 120.0
 AWS_TOKEN_TTL_S = 21_600
 
@@ -32,11 +32,11 @@ class AwsPart(CloudPart):
         "own choice, latest_dlami, has CUDA 11.2: too old for this PyTorch."
     )
     instance_profile: Word = Field(
-        description="Name of the head's IAM instance profile: it starts and stops instances, and reads and writes "
-        "the storage. Without one, Ray would make a role with full access to EC2 and S3."
+        description="Name of the head's IAM instance profile, whose role may start and stop instances, and read and "
+        "write the storage. Ray's default would be a role with full access to EC2 and S3."
     )
     worker_instance_profile: Word | None = Field(
-        None, description="Name of the workers' IAM instance profile: access to the storage alone. null: none."
+        None, description="Name of the workers' IAM instance profile, with access to the storage only. null: none."
     )
     security_group_ids: list[Word] = Field(
         description="Existing security groups of all nodes: all traffic among members, SSH from your own network. "
@@ -49,7 +49,7 @@ class AwsPart(CloudPart):
     )
 
     def provider_section(self) -> dict[str, Any]:
-        """Returns Ray's `provider`. Stopped instances are not kept: their disks would cost, and hold data."""
+        """Returns Ray's `provider`. Stopped instances are not kept, since their disks cost money and contain data."""
         return {
             "type": "aws",
             "region": self.region,
@@ -86,8 +86,8 @@ class AwsPart(CloudPart):
 class Aws:
     """The instance metadata service of EC2, version 2 only.
 
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html. A rebalance
-    recommendation is not read: it promises nothing, and may come hours before an interruption, or without one.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html. Rebalance
+    recommendations are ignored, since they may come hours before an interruption, or without one.
     """
 
     url: str
@@ -100,7 +100,7 @@ class Aws:
         return self._get("instance-id").status_code == 200
 
     def notice(self, now_s: float) -> Notice | None:
-        """Returns the interruption of a spot instance, two minutes before."""
+        """Returns the notice of a spot instance's interruption, which comes two minutes before it; None without one."""
         response = self._get("spot/instance-action")
         if response.status_code == 404:
             return None
@@ -157,8 +157,8 @@ def _imds_v2(file: ClusterFile) -> Iterator[Violation]:
         if tokens.text != "required" and not of_template:
             yield Violation.at(
                 tokens,
-                "set MetadataOptions: {HttpTokens: required}: no request that was tricked out of a node gets its "
-                "credentials then",
+                "set MetadataOptions: {HttpTokens: required}, so that a forged request from a node (SSRF) gets no "
+                "credentials",
             )
 
 
@@ -166,7 +166,7 @@ def _pinned_machine_images(file: ClusterFile) -> Iterator[Violation]:
     for node_type in file.node_types:
         config = node_type.get("node_config")
         image_id = config.get("ImageId")
-        # Ray's default for both is another image with each version of Ray (_private/aws/config.py:DEFAULT_AMI).
+        # For both, the image depends on Ray's version (_private/aws/config.py:DEFAULT_AMI).
         if image_id.text.lower() in ("", "latest_dlami") and not config.get("LaunchTemplate").present:
             fix = "name an image of the region: ami-…; Ray's own choice changes with its version, and is old"
             yield Violation(image_id.place, image_id.text or "no ImageId", fix)

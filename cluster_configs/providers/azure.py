@@ -1,4 +1,4 @@
-"""Azure; only its notices are supported."""
+"""Azure, of which only preemption notices are supported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from cluster_configs.validation.yaml_nodes import Node
 
 # Azure enables its events on the first request, which may take two minutes.
 AZURE_TIMEOUT_S = 130.0
-# Time that a machine has left after a notice without a time. Seconds.
+# Seconds until the machine ends, if the notice has no time.
 AZURE_LEFT_S = 30.0
 HEADERS = {"Metadata": "true"}
 AZURE_EVENTS = {"Preempt", "Terminate", "Reboot", "Redeploy"}
@@ -21,7 +21,7 @@ AZURE_EVENTS = {"Preempt", "Terminate", "Reboot", "Redeploy"}
 class Azure:
     """The instance metadata service of Azure, and its scheduled events.
 
-    https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events; a freeze of seconds is no notice.
+    https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events; freezes, which last seconds, are ignored.
     """
 
     url: str
@@ -33,7 +33,7 @@ class Azure:
         return self._own_name().status_code == 200
 
     def notice(self, now_s: float) -> Notice | None:
-        """Returns an event that takes this machine away; skips events of other machines of its scale set."""
+        """Returns the first event that ends or restarts this machine, if any; ignores those of other machines."""
         if self._machine is None and self._own_name().status_code != 200:
             raise OSError("Azure's metadata service does not name this machine")
         response = ask(
@@ -56,7 +56,7 @@ def _not_before(event: Mapping[str, str], now_s: float) -> float:
     try:
         return parsedate_to_datetime(event["NotBefore"]).timestamp()
     except (KeyError, TypeError, ValueError):
-        # The event has started.
+        # An event that has started has no time.
         return now_s + AZURE_LEFT_S
 
 

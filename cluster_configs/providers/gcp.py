@@ -16,7 +16,7 @@ SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 HEADERS = {"Metadata-Flavor": "Google"}
 # Machine types of Google Compute Engine that come with GPUs.
 _GCP_GPU_MACHINES = re.compile(r"(a[2-9]|g[2-9])-")
-# Time that a machine has left after a notice. Seconds.
+# Seconds until the machine ends after a notice.
 GCP_LEFT_S, GCP_MAINTENANCE_LEFT_S = 30.0, 60.0
 
 
@@ -33,11 +33,11 @@ class GcpPart(CloudPart):
         description="Boot image with Docker and, for CUDA, NVIDIA's driver 580 or later.",
     )
     service_account: Word = Field(
-        description="E-mail of the head's service account: it starts and stops instances, and takes the place of the "
-        "one that Ray makes, with all rights on instances and storage."
+        description="E-mail of the head's service account, which starts and stops instances. Ray's default would be "
+        "an account with all rights on instances and storage."
     )
     worker_service_account: Word | None = Field(
-        None, description="E-mail of the workers' service account: access to the storage alone. null: none."
+        None, description="E-mail of the workers' service account, with access to the storage only. null: none."
     )
     subnetwork: Word = Field(
         description="Subnetwork of the nodes, projects/…/regions/…/subnetworks/…. Its firewall lets in all "
@@ -90,8 +90,8 @@ class GcpPart(CloudPart):
 class Gcp:
     """The metadata server of Compute Engine.
 
-    https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption, and of host maintenance
-    https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice; a live migration is no notice.
+    https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption, and for host maintenance
+    https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice; live migrations are ignored.
     """
 
     url: str
@@ -103,7 +103,7 @@ class Gcp:
         return flavor == "Google"
 
     def notice(self, now_s: float) -> Notice | None:
-        """Returns the preemption of a spot machine, 30 s before, or a maintenance that ends the machine."""
+        """Returns the notice of a preemption, 30 s before it, or of maintenance that ends the machine; None without."""
         if self._get("preempted").upper() == "TRUE":
             return Notice("GCP: the instance is preempted", now_s + GCP_LEFT_S)
         if self._get("maintenance-event").startswith("TERMINATE"):
@@ -118,7 +118,7 @@ class Gcp:
 
 
 def _spot_setting(config: Node) -> Node | None:
-    """Returns the older field of spot machines, or the newer."""
+    """Returns the field that makes the machine spot: `preemptible`, or the newer `provisioningModel`."""
     older, newer = config.get("scheduling", "preemptible"), config.get("scheduling", "provisioningModel")
     if older.text == "true":
         return older
@@ -132,7 +132,7 @@ def _accelerators_declared(file: ClusterFile) -> Iterator[Violation]:
         has_gpu = config.get("guestAccelerators").value or _GCP_GPU_MACHINES.match(machine.text)
         if has_gpu and not pool.accelerators:
             yield Violation(
-                resources.place, machine.text, "add GPU: its number; Ray finds GPUs of AWS by itself, not of GCP"
+                resources.place, machine.text, "add GPU: N, since Ray detects GPUs by itself on AWS, but not on GCP"
             )
 
 

@@ -21,7 +21,7 @@ PROVIDERS: Mapping[str, Provider] = with_plugins(
 
 
 def provider_of(section: Node) -> Provider | None:
-    """Returns the provider of a `ray up` file by its `provider`; None if the table does not have it."""
+    """Returns the provider of a `ray up` file by its section `provider`; None if the table does not have it."""
     module = section.get("module").text
     named = (one for one in PROVIDERS.values() if module and one.module == module)
     return next(named, PROVIDERS.get(section.get("type").text))

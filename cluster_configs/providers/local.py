@@ -14,24 +14,23 @@ from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Rule, V
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
 # Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60). The
-# older one waits 900 s until it can log in to a host, and then gives the host up for good; a host may be away for a
-# week.
+# older one tries for 900 s to log in to a host, and never again; with this variable, for a week.
 OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0", "AUTOSCALER_NODE_START_WAIT_S": "604800"}
-# Ray's autoscaler gives a host up for good after one start that failed over SSH (Ray 2.60), as on a busy host, which
-# does not come up in Ray's 30 s, or on one that dies meanwhile; a host without heartbeats it starts again, as often as
-# it takes. So the start is left in the background, where it cannot fail over SSH. The folder is each user's own, and
-# not in a home that the hosts may share.
+# Ray's autoscaler never retries a host after one start that failed over SSH (Ray 2.60), e.g. on a busy host, where Ray
+# needs more than 30 s, or on one that dies meanwhile; but it starts Ray again on a host without heartbeats, any number
+# of times. So Ray is started in the background, where the start cannot fail over SSH. The folder is the user's own, and
+# outside the home, which the hosts may share.
 START_FOLDER = "/tmp/ray_start_$(id -u)"
 
 
 def _host(value: str) -> str:
     if HOST.fullmatch(value) is None:
-        raise ValueError("must be an address or a host name, as 10.0.0.1")
+        raise ValueError("must be an address or a host name, e.g. 10.0.0.1")
     if re.fullmatch(r"[\d.]+", value):
         try:
             ip_address(value)
         except ValueError:
-            raise ValueError("is no IPv4 address: four numbers from 0 to 255, as 10.0.0.1") from None
+            raise ValueError("is not an IPv4 address: write four numbers from 0 to 255, e.g. 10.0.0.1") from None
     return value
 
 
@@ -39,10 +38,10 @@ Host = Annotated[str, AfterValidator(_host)]
 
 
 class LocalPart(RayUpPart):
-    """Own hosts, over SSH. They need a Python with Rayscribe, by `setup` or beforehand, or Docker and an `image`."""
+    """Own hosts, over SSH. They need Docker and an `image`, or a Python with Rayscribe, which `setup` may install."""
 
     provider: Literal["local"] = Field(description="local: own hosts.")
-    head_ip: Host = Field(description="Address of the head, as the workers reach it, e.g. 10.0.0.1.")
+    head_ip: Host = Field(description="Address at which workers connect to the head, e.g. 10.0.0.1.")
     worker_ips: list[Host] = Field([], description="Addresses of the workers.")
 
     @model_validator(mode="after")
@@ -54,11 +53,11 @@ class LocalPart(RayUpPart):
 
     def check_nodes(self, pools: Mapping[str, PoolPart], image: str | None) -> None:
         if len(pools) != 1:
-            raise ValueError("pools: own hosts are one pool, since Ray's provider local knows one kind of node")
+            raise ValueError("pools: own hosts are one pool, since Ray's provider `local` has one kind of node")
         if image is not None and self.private_key is None:
             raise ValueError(
-                "ray_up.private_key: missing; Ray copies it to the head, whose container has no other key to the "
-                "workers: give its path, e.g. ~/.ssh/id_ed25519"
+                "ray_up.private_key: missing; with image, the head has no other key to log in to the workers: give "
+                "its path, e.g. ~/.ssh/id_ed25519"
             )
 
     def provider_section(self) -> dict[str, Any]:
@@ -98,9 +97,9 @@ class LocalPart(RayUpPart):
     def comments(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
         return {
             "head_start_ray_commands": "Ray's newer autoscaler would count the head as a worker.",
-            "worker_start_ray_commands": "In the background, since Ray's autoscaler gives a host up after one start "
-            "that failed, but starts Ray again where none answers. Each start shows how the one before ended.",
-            "provider": "Addresses by which the hosts reach each other. All of the workers join.",
+            "worker_start_ray_commands": "In the background, since Ray's autoscaler never retries a host after a "
+            "failed start, but restarts Ray on a host without heartbeats. Each start prints the end of the last log.",
+            "provider": "Addresses at which the hosts connect to each other. All workers join.",
         }
 
 

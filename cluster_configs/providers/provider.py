@@ -19,7 +19,7 @@ TIMEOUT_S = 2.0
 
 
 class Notice(NamedTuple):
-    """Notice, with its reason, that the machine may be gone at a time; seconds since 1970, UTC."""
+    """Notice that the machine may end at `at_s` (seconds since 1970, UTC); `text` has the reason."""
 
     text: str
     at_s: float
@@ -40,7 +40,7 @@ class Cloud(Protocol):
     name: str
 
     def is_here(self) -> bool:
-        """Returns True if this machine is one of this cloud's; raises OSError if there is no response."""
+        """Returns True if this machine runs on this cloud; raises OSError if there is no response."""
 
     def notice(self, now_s: float) -> Notice | None:
         """Returns the notice about this machine, if any; `now_s` are seconds since 1970 (UTC).
@@ -51,7 +51,7 @@ class Cloud(Protocol):
 
 
 def read_json(response: httpx.Response, name: str) -> dict[str, Any]:
-    """Returns the JSON object of a response; raises OSError if the response is not one."""
+    """Returns the JSON object in a response; raises OSError for an error status or other content."""
     try:
         return dict(response.raise_for_status().json())
     except (httpx.HTTPStatusError, TypeError, ValueError) as error:
@@ -71,7 +71,7 @@ class RayUpPart(Part):
     private_key: Word | None = Field(
         None,
         description="Path of the SSH private key on this machine; on own hosts it is copied to the head, which logs in "
-        "to the workers with it. null: what ssh finds, here and on the head; on a cloud Ray makes one.",
+        "to the workers with it. null: the keys that ssh finds, here and on the head; on a cloud, Ray makes one.",
     )
     run_options: list[str] = Field(
         [], description="Further options of `docker run` on every node, where `image` is set, e.g. --shm-size=8g."
@@ -90,7 +90,7 @@ class RayUpPart(Part):
         """Returns Ray's `provider`."""
 
     def node_types(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
-        """Returns the node types that Ray starts, and limits; raises ConfigError if a node lacks what it needs."""
+        """Returns the fields for Ray's node types and their limits; raises ConfigError if a spec's field is missing."""
         return {}
 
     @abstractmethod
@@ -102,16 +102,16 @@ class RayUpPart(Part):
         return {}
 
     def worker_start_commands(self, start: str) -> list[str]:
-        """Returns the shell commands that start Ray on a worker anew, from the one that starts it."""
+        """Returns the shell commands that restart Ray on a worker; `start` is the command that starts it."""
         return ["ray stop", start]
 
     @abstractmethod
     def about(self, pools: Mapping[str, PoolPart]) -> str:
-        """Returns what the file is for, for its first line."""
+        """Returns the purpose of the file, for its first line."""
 
     @abstractmethod
     def comments(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
-        """Returns further comments, by key; they follow the common one of the same key."""
+        """Returns further comments by key; each follows the common comment of its key."""
 
 
 class CloudPart(RayUpPart):
@@ -129,10 +129,10 @@ class CloudPart(RayUpPart):
 
     @abstractmethod
     def node_config(self, instance: str, pool: PoolPart | None) -> dict[str, Any]:
-        """Returns the cloud's config of a node of a pool, or with None, of the head.
+        """Returns the cloud's config of a pool's nodes, or of the head if `pool` is None.
 
         Raises:
-            ConfigError: the part lacks something for it.
+            ConfigError: a field that it needs is missing.
         """
 
     @property
@@ -177,8 +177,8 @@ class CloudPart(RayUpPart):
         return f"{self.title}: a head on demand, and pools that grow from min to max: {', '.join(pools)}."
 
     def comments(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
-        cpus = f"{head.ray_cpus} CPUs take" if head.ray_cpus else "it takes no"
-        text = f"The jobs' drivers run here, never on spot; {cpus} other work."
+        cpus = f"{head.ray_cpus} CPUs are" if head.ray_cpus else "no CPUs are"
+        text = f"The jobs' drivers run here, never on a spot node; {cpus} for other work."
         pool_texts = {f"available_node_types/{name}": _about_pool(pool) for name, pool in pools.items()}
         return {f"available_node_types/{HEAD}": text, **pool_texts}
 
@@ -187,8 +187,8 @@ def _about_pool(pool: PoolPart) -> str:
     device = RESOURCE[pool.hardware]
     what = "For data: CPUs" if device == "CPU" else f"For training: {pool.accelerators} {device}s a node"
     on_spot = (
-        ", on spot: cheaper, and taken away at short notice. An agent then drains the node, and training goes on from "
-        "the checkpoint that it takes before the end."
+        ", on spot: cheaper, but preempted at short notice. An agent then drains the node, and training resumes from "
+        "the checkpoint that it saves before the end."
     )
     return what + (on_spot if pool.spot else "; started when jobs ask for them.")
 
@@ -198,11 +198,11 @@ class Provider:
     """One provider.
 
     Attributes:
-        part: Its `ray_up:` in a spec. None: it cannot be rendered, but its machines read its notices.
+        part: Its part `ray_up:` of a spec. None if it cannot be rendered, and only its notices are read.
         spot_setting: Finds the setting in a `node_config` that makes a machine a spot one.
         rules: Rules of its `ray up` files; one with a common rule's name extends that rule.
-        metadata_service: Opens, by its URL, the service with notices. None: there is none.
-        module: Module of Ray's provider `external` in its files; None: Ray's provider has the name of this one.
+        metadata_service: Makes a client of the service with notices from its URL. None if there is no service.
+        module: Module of Ray's provider `external` in its files. None if Ray has a provider of this one's name.
         spot_labels: Labels of the spot nodes of its Kubernetes service, with their values in lower case.
     """
 

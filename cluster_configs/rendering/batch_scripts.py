@@ -7,7 +7,7 @@ from cluster_configs.rendering.node_commands import exports_of
 from cluster_configs.rendering.template import rendered
 from trainers.errors import ConfigError
 
-# Grid Engine reports aborted and rescheduled jobs by one letter.
+# Grid Engine has one letter for aborted and rescheduled jobs.
 SGE_MAIL = {"begin": "b", "end": "e", "fail": "a", "requeue": "a"}
 
 
@@ -33,7 +33,7 @@ def sge_script(spec: ClusterSpec) -> str:
         hours, rest = divmod(_seconds(part.time_limit) - part.signal_s, 3600)
         soft_limit = f"{hours}:{rest // 60:02}:{rest % 60:02}"
     if pool.accelerators and part.gpu_resource is not None:
-        # By itself the option requests one, which sites count per slot; another number is used as it is.
+        # Without a number, the option requests one, which sites count per slot; a number is used as it is.
         count = "" if pool.accelerators == slots else f"={pool.accelerators}"
         resources.append(f"{part.gpu_resource}{count}")
     resources += [f"gpu_arch={part.gpu_arch}"] if part.gpu_arch is not None else []
@@ -50,7 +50,7 @@ def sge_script(spec: ClusterSpec) -> str:
 
 
 def _exports_of_job(spec: ClusterSpec) -> list[str]:
-    """Returns a shell line for each module, variable and secret of a spec; the job ends if a secret's file is missing.
+    """Returns shell lines for the modules, variables and secrets of a spec; the job ends if it cannot read a secret.
 
     Raises:
         ConfigError: a secret is at a location that no node of a batch scheduler can read.

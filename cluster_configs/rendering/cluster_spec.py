@@ -1,7 +1,7 @@
 """ClusterSpec: one description of a cluster, from which the file of each target is rendered.
 
-Every field states its meaning, unit and special values. Unknown keys are rejected, and so is a secret's value:
-secrets are named here, and read on the nodes.
+Every field states its meaning, unit and special values. Unknown keys and values of secrets are rejected; a spec only
+names secrets, which are read on the nodes.
 """
 
 import re
@@ -32,9 +32,9 @@ PoolName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z
 
 def _plain(command: str) -> str:
     if value_looks_secret(command):
-        raise ValueError("holds a secret (not shown): name it under secrets, and refer to it as $NAME")
+        raise ValueError("contains a secret (not shown): name it under secrets, and refer to it as $NAME")
     if "\n" in command:
-        raise ValueError("has a line break: write one command an item, joined by && where needed")
+        raise ValueError("has a line break: write one command per item, joined by && where needed")
     return command
 
 
@@ -50,7 +50,7 @@ class MailPart(Part):
 
 
 class SecretPart(Part):
-    """Location of a secret: exactly one of the four fields, never its value."""
+    """Location of a secret, never its value; exactly one field is set."""
 
     env: VariableName | None = Field(None, description="Batch schedulers: variable of the job's environment.")
     file: str | None = Field(
@@ -62,10 +62,10 @@ class SecretPart(Part):
     client_file: str | None = Field(
         None,
         pattern=r"^~?/[^\s'\"$]+$",
-        description="`ray up`: path on the machine that starts the cluster, of mode 0600; it is brought to every node.",
+        description="`ray up`: path on the machine that starts the cluster, of mode 0600; it is copied to every node.",
     )
     kubernetes: str | None = Field(
-        None, pattern=DNS_LABEL, description="Kubernetes Secret that has it under the variable's name."
+        None, pattern=DNS_LABEL, description="Kubernetes Secret that has the value under the variable's name."
     )
 
     @model_validator(mode="after")
@@ -101,7 +101,7 @@ class ClusterSpec(Part):
         "(s3://, gs:// or az://)."
     )
     secrets: dict[VariableName, SecretPart] = Field(
-        default_factory=dict, description="Variables of every node whose values are found there, by name."
+        default_factory=dict, description="Secret variables of every node: the location of each value, by name."
     )
     recipe: Word = Field(
         "jobs/specs/whisper_micro.yaml",
@@ -130,7 +130,7 @@ class ClusterSpec(Part):
         if not is_absolute(value):
             raise ValueError("must be an absolute folder or an s3://, gs:// or az:// URL")
         if not value.isprintable():
-            raise ValueError("holds a line break or another character that is not printed: leave it out")
+            raise ValueError("contains a line break or another unprintable character: leave it out")
         return value
 
     @model_validator(mode="after")
@@ -146,7 +146,7 @@ class ClusterSpec(Part):
                 )
             if re.search(r"[\"'`\\\n]|\$\(", value):
                 raise ValueError(
-                    f"exports.{name}: holds a quote, a backslash, a line break or a command: write it plainly"
+                    f"exports.{name}: contains a quote, a backslash, a line break or a command: write it plainly"
                 )
         if both := sorted({*self.exports} & {*self.secrets}):
             raise ValueError(f"exports.{both[0]}: is in exports and in secrets: keep one")

@@ -1,4 +1,4 @@
-"""Writes YAML with comments, in the layout that people use: short values on one line, long commands folded."""
+"""Writes YAML with comments in a readable layout: short values on one line, long commands folded."""
 
 import math
 import re
@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 WIDTH = 110
-# Lists and mappings that need more take a line for each item, and texts are folded: at the first space behind it.
+# Longer lists and mappings have a line for each item; longer texts are folded, at the first space after this width.
 _ON_A_LINE = 80
-# Strings to PyYAML, but truth values of YAML 1.1 and numbers of YAML 1.2 to Go's YAML (resolve.go), which Kubernetes
-# reads files with.
+# PyYAML reads these as strings, but Go's YAML (resolve.go), which Kubernetes uses, as booleans of YAML 1.1 or numbers
+# of YAML 1.2.
 _OTHER_TYPES = re.compile(
     r"(?:[yYnN]|[-+]?(\._*[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?"
     r"|[-+]?0_*([bB][01_]+|[oO][0-7_]+|[xX][0-9a-fA-F_]+))$"
@@ -21,7 +21,7 @@ _OTHER_TYPES = re.compile(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Indents lists, repeats equal values, and quotes what Go's YAML would read as another type."""
+    """Indents lists, writes no aliases, and quotes what Go's YAML would read as another type."""
 
     def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
         node = super().represent_sequence(tag, sequence, flow_style)
@@ -43,7 +43,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    # PyYAML itself quotes the texts that a block would change, but for unprintable ones.
+    # PyYAML quotes texts that a block style would change, except unprintable ones.
     lines, style = text.split("\n"), None
     if not all(line.isprintable() for line in lines):
         style = '"'
@@ -62,7 +62,7 @@ def to_commented_yaml(content: Mapping[str, Any], comments: Mapping[str, str], h
 
     Args:
         content: Mappings, lists, strings, numbers and booleans.
-        comments: Comments above keys, by path of keys joined with `/`; a list's items are not named.
+        comments: Comments above keys, by path of keys joined with `/`; keys in lists have no path.
         head: First comment. Its lines that begin with two spaces are commands, and are not wrapped.
     """
     options: dict[str, Any] = {"width": _ON_A_LINE, "allow_unicode": True}
@@ -80,12 +80,12 @@ def to_commented_yaml(content: Mapping[str, Any], comments: Mapping[str, str], h
 
 
 def to_flow_yaml(value: Any) -> str:
-    """Writes a value on one line, as it may stand within `[]` and `{}`."""
+    """Writes a value on one line, in a form that is valid within `[]` and `{}`."""
     return yaml.dump([value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=math.inf)[1:-2]
 
 
 def _entries(node: yaml.Node | None, above: str = "") -> Iterator[tuple[str, yaml.Node, Any]]:
-    """Yields path, key and value of each entry of the mappings in a node, in their order, without those in lists."""
+    """Yields path, key and value of each mapping entry in a node, in document order; skips mappings in lists."""
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         yield f"{above}{key.value}", key, value
         yield from _entries(value, f"{above}{key.value}/")

@@ -34,7 +34,7 @@ def rayjob_file(spec: ClusterSpec) -> str:
 def _file(spec: ClusterSpec, *, for_job: bool) -> str:
     part = spec.kubernetes or KubernetesPart()
     _refuse_unsupported(spec, part)
-    # Unique to the file, so that RayCluster and RayJob of one spec keep apart.
+    # Differs by kind, so that the RayCluster and the RayJob of a spec share no objects.
     name = f"{spec.name}-{'rayjob' if for_job else 'raycluster'}"
     # A job, and a cluster of a Kueue queue, has all nodes from the start.
     grows = not for_job and part.queue is None and any(pool.min < pool.max for pool in spec.pools.values())
@@ -78,11 +78,11 @@ def _refuse_unsupported(spec: ClusterSpec, part: KubernetesPart) -> None:
         )
     for name, value in spec.exports.items():
         if "$" in value:
-            raise ConfigError(f"exports.{name}: {value}: pods replace no variables: write the complete value")
+            raise ConfigError(f"exports.{name}: {value}: pods do not expand variables: write the full value")
     for name, place in spec.secrets.items():
         if place.kubernetes is None:
             raise ConfigError(
-                f"secrets.{name}: pods have Secrets: give kubernetes: the name of one with the key {name}"
+                f"secrets.{name}: pods read Kubernetes Secrets: set kubernetes to the name of one with the key {name}"
             )
 
 
@@ -103,7 +103,7 @@ def _variables(pool: PoolPart) -> dict[str, str]:
 
 
 def _placement(spec: ClusterSpec, part: KubernetesPart, component: str) -> dict[str, Any]:
-    """Returns the scheduling of a pod: its pool's selector; and on spot nodes only if its pool is spot."""
+    """Returns the scheduling fields of a pod; pods outside spot pools avoid spot nodes."""
     pool, selector = spec.pools.get(component), part.node_selectors.get(component)
     found: dict[str, Any] = {} if selector is None else {"nodeSelector": selector}
     tolerations: list[dict[str, str]] = [*part.tolerations.get(component, [])]

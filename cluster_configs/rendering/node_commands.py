@@ -12,7 +12,7 @@ CLUSTER_VARIABLES = {"RAY_AUTH_MODE": "token", "RAY_TRAIN_ENABLE_STATE_TRACKING"
 # A stopped job gets SIGTERM, and Ray's default is to kill it after 3 s: too short for a last checkpoint.
 STOP_VARIABLES = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "120"}
 METRICS_PORT = 8090
-# Drains a spot node when its cloud announces to take it away.
+# Drains a spot node when its cloud announces a preemption.
 AGENT = "nohup python -m rayscribe.trainers.distributed.preemption_agent"
 IN_BACKGROUND = "< /dev/null > /tmp/preemption_agent.log 2>&1 &"
 

@@ -23,7 +23,7 @@ from trainers.errors import ConfigError
 VARIABLES_FILE = "~/.rayscribe.env"
 # Folder on the nodes for secrets' `client_file`.
 SECRETS_FOLDER = "~/.rayscribe.secrets"
-# Ports between nodes; a worker node listens on the first five too, and on 52365 and 10002 to 19999, Ray's defaults.
+# Ports between nodes: GCS_PORT on the head; NODE_PORTS, and Ray's defaults 52365 and 10002 to 19999, on every node.
 GCS_PORT = 6379
 NODE_PORTS = {
     "object-manager-port": 8076,
@@ -84,7 +84,7 @@ def _docker(spec: ClusterSpec, part: RayUpPart) -> dict[str, Any]:
 
 
 def _brought(spec: ClusterSpec) -> dict[str, str]:
-    """Returns local files that hold secrets, by their paths on the nodes."""
+    """Returns the local files with secrets, by their paths on the nodes."""
     files = {name: place.client_file for name, place in spec.secrets.items()}
     return {f"{SECRETS_FOLDER}/{name}": path for name, path in files.items() if path is not None}
 
@@ -100,14 +100,14 @@ def _secrets(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
             found[name] = f"$(cat {shlex.quote(place.file)})"
         else:
             raise ConfigError(
-                f"secrets.{name}: `ray up` brings no variables and no Secrets to its nodes: give client_file, a file "
-                "of this machine that it brings there, or file, one that each node has"
+                f"secrets.{name}: `ray up` copies neither variables nor Secrets to its nodes: give client_file, a file "
+                "of this machine that it copies there, or file, a file that each node has"
             )
     return found
 
 
 def _demand_mount(spec: ClusterSpec, part: RayUpPart, path: str, field: str) -> None:
-    """Rejects a path that no option of `docker run` mounts in the container, if there is one."""
+    """Raises ConfigError if the nodes run a container and no option of `docker run` mounts the path in it."""
     words = " ".join(part.run_options).split()
     targets = [re.sub(r".*(?:target|dst|destination)=([^,]+).*|[^:]*:([^:]+).*", r"\1\2", word) for word in words]
     if spec.image is not None and not any(PurePosixPath(path).is_relative_to(target) for target in targets):
@@ -155,7 +155,7 @@ def _options(options: dict[str, Any]) -> str:
 
 def _head(spec: ClusterSpec, part: RayUpPart) -> str:
     gaudi = any(pool.hardware == "hpu" for pool in spec.pools.values())
-    # A recipe for GPUs runs without any by these.
+    # These make a recipe for GPUs run on CPUs.
     on_cpus = " --set scaling.use_gpu=false --set scaling.resources_per_worker.GPU=0" if gaudi else ""
     return (
         f"{part.about(spec.pools)} Rendered by `rayscribe cluster render`; change the spec, and render it again.\n"
@@ -167,13 +167,13 @@ def _head(spec: ClusterSpec, part: RayUpPart) -> str:
 
 def _comments(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
     found = {
-        "idle_timeout_minutes": "Worker nodes without work go after this time; `rayscribe cluster up --idle-stop` ends "
-        "the head, too.",
-        "file_mounts": "Ray's token, which `rayscribe cluster up` makes once. Every node demands it of every caller."
-        + (" The others hold secrets." if _brought(spec) else ""),
-        "setup_commands": "On every node, before Ray starts. The last fails where versions differ from the client's.",
+        "idle_timeout_minutes": "Worker nodes without work are removed after this time; `rayscribe cluster up "
+        "--idle-stop` ends the head too.",
+        "file_mounts": "Ray's token, which `rayscribe cluster up` makes once. Every node requires it of every caller."
+        + (" The other files have secrets." if _brought(spec) else ""),
+        "setup_commands": "On every node, before Ray starts. The last fails if versions differ from the client's.",
         "head_start_ray_commands": "The dashboard listens on loopback: `rayscribe cluster dashboard` forwards its "
-        "port. A stopped job has the time to store a checkpoint.",
+        "port. A stopped job has time to save a checkpoint.",
         "worker_start_ray_commands": f"Open between the nodes, and to nobody else: {GCS_PORT} and 10001 (head), "
         f"8076-8079, 52365 and 10002-19999; for Prometheus too: {METRICS_PORT}, and {HEAD_METRICS_PORTS} (head).",
     }

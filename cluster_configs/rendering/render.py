@@ -9,7 +9,7 @@ from cluster_configs.rendering.ray_up import ray_up_file
 from cluster_configs.rendering.targets import KubernetesKind, Target
 from trainers.errors import ConfigError
 
-# By target, and for KubeRay by kind; the first of a target is its default.
+# By target, and for KubeRay by kind; the first kind of a target is its default.
 RENDERERS: Mapping[tuple[Target, KubernetesKind | None], Callable[[ClusterSpec], str]] = {
     (Target.RAY_UP, None): ray_up_file,
     (Target.KUBERAY, KubernetesKind.RAYCLUSTER): raycluster_file,
@@ -36,7 +36,7 @@ def unused(spec: ClusterSpec, target: Target) -> list[str]:
     lines = [f"{name} is not used by {target}: {why}" for name, why in without.items() if getattr(spec, name)]
     return lines + [
         f"pools.{name}: hardware hpu is for scripts (trainer: script, scaling.accelerator: hpu); trainer: huggingface "
-        "trains on GPUs and CPUs alone"
+        "trains on GPUs and CPUs only"
         for name, pool in spec.pools.items()
         if pool.hardware == "hpu"
     ]

@@ -1,4 +1,4 @@
-"""Parts of a ClusterSpec: its nodes, and settings of single targets (`ray_up` is a provider's)."""
+"""Parts of a ClusterSpec: its nodes, and settings of single targets, except `ray_up`, which a provider defines."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -58,14 +58,14 @@ class PoolPart(Part):
     accelerator_type: Word | None = Field(
         None, description="Their type in the target's own words, e.g. a100 for Slurm, nvidia-l4 for GCP. null: any."
     )
-    cpus: Positive = Field(4, description="CPUs of a node. Left out for own hosts: as many as Ray finds.")
+    cpus: Positive = Field(4, description="CPUs of a node. If left out for own hosts, as many as Ray finds.")
     memory_gb: Positive = Field(16, description="Memory of a node. GB.")
     instance: Word | None = Field(
         None, description="Instance type of the cloud, e.g. g6.12xlarge. null: not on a cloud."
     )
-    min: NotNegative = Field(0, description="Nodes that are always there.")
-    max: Positive = Field(1, description="Nodes at most.")
-    spot: bool = Field(False, description="Spot instances: cheaper, and taken away at short notice.")
+    min: NotNegative = Field(0, description="Smallest number of nodes.")
+    max: Positive = Field(1, description="Largest number of nodes.")
+    spot: bool = Field(False, description="Spot instances: cheaper, but preempted at short notice.")
     labels: dict[LabelKey, LabelValue] = Field(
         default_factory=dict, description="Ray labels of the nodes, next to `pool`: the pool's name."
     )
@@ -92,7 +92,7 @@ class PoolPart(Part):
 
 
 def growth_variables(head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
-    """Returns variables with the cluster's largest size, for jobs. Pools may be empty, and Ray has no call for it."""
+    """Returns variables that tell jobs the cluster's largest size, for which Ray has no API."""
     most: dict[str, float] = {"CPU": head.ray_cpus}
     for pool in pools.values():
         for name, each in pool.resources.items():
@@ -135,7 +135,7 @@ class KubernetesPart(Part):
     )
     clients: dict[str, str] = Field(
         default_factory=dict,
-        description="Labels of the pods of this namespace that may reach the dashboard's port, next to KubeRay's "
+        description="Labels of pods of this namespace that may connect to the dashboard's port, next to KubeRay's "
         "operator. {}: none.",
     )
     operator_namespace: DnsLabel = Field("kuberay-operator", description="Namespace of KubeRay's operator.")
@@ -177,10 +177,10 @@ class SgePart(Part):
     slots: Positive | None = Field(None, description="Slots (CPUs) of the job. null: the pool's cpus.")
     queue: Word | None = Field(None, description="Queue. null: the one that the resources choose.")
     project: Word | None = Field(None, description="Project that is charged. null: the user's default.")
-    gpu_resource: Word | None = Field("gpu", description="Resource that asks for GPUs. null: none is named.")
+    gpu_resource: Word | None = Field("gpu", description="Resource that requests GPUs. null: not requested.")
     gpu_arch: Word | None = Field(None, description="Value of the resource gpu_arch, e.g. l40s. null: any.")
     memory: dict[str, Word] = Field(
-        default_factory=dict, description="Memory resources of this site, e.g. {h_vmem: 8G}; most count by slot."
+        default_factory=dict, description="Memory resources of this site, e.g. {h_vmem: 8G}; most count per slot."
     )
     time_limit: SgeTime | None = Field(
         None, description="Longest time that the job runs at a stretch, HH:MM:SS (h_rt). null: the queue's."

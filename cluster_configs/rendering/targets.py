@@ -1,4 +1,4 @@
-"""Targets of a spec. Imports no spec, since every command line has this choice."""
+"""Targets of a spec. Does not import the spec, since every command of `rayscribe` imports this file."""
 
 from enum import StrEnum
 

@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cluster_configs.rendering.commented_yaml import to_flow_yaml
 
-# By `yaml`, a value keeps its type for Kubernetes; by `quote`, it is one word for a shell.
+# The filter `yaml` keeps a value's type for Kubernetes; `quote` makes it one word for a shell.
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     undefined=StrictUndefined,

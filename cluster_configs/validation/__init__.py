@@ -1,4 +1,4 @@
-"""`rayscribe cluster validate`: detects a cluster file's kind, checks its schema, and rules with names and fixes.
+"""`rayscribe cluster validate`: detects a cluster file's kind, and checks its schema and rules with names and fixes.
 
-Pure but for `schema_rules`, which reads Ray's schema and starts `bash -n`.
+Pure, except for `schema_rules`, which reads Ray's schema and starts `bash -n`.
 """

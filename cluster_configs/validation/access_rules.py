@@ -37,7 +37,7 @@ FORWARD = "rayscribe cluster dashboard NAME, or ssh -L 8265:127.0.0.1:8265 HEAD,
 
 
 def _token_authentication(file: ClusterFile) -> Iterator[Violation]:
-    fix = "put RAY_AUTH_MODE=token before it, or export it in the same command: without, whoever reaches it runs code"
+    fix = "set RAY_AUTH_MODE=token before it, or export it in the same command, or anyone who can connect runs code"
     for place, start in file.ray_starts():
         mode = start.environment.get("RAY_AUTH_MODE", "")
         if mode.lower() != "token":
@@ -50,7 +50,7 @@ def _token_authentication(file: ClusterFile) -> Iterator[Violation]:
     yield from (Violation.at(each, "set authOptions: {mode: token}") for each in modes if each.text != "token")
     for variable in file.variables if file.kind == FileKind.KUBERNETES else ():
         if variable.name == "RAY_AUTH_MODE" and variable.text.lower() != "token":
-            yield Violation(variable.place, f"RAY_AUTH_MODE={variable.text}", "take it out, or give token")
+            yield Violation(variable.place, f"RAY_AUTH_MODE={variable.text}", "remove it, or set it to token")
 
 
 def _token_on_every_node(file: ClusterFile) -> Iterator[Violation]:
@@ -67,13 +67,13 @@ def _dashboard_loopback(file: ClusterFile) -> Iterator[Violation]:
     fix = f"use {option}=127.0.0.1; {FORWARD}"
     hosts = [(place, host) for place, start in file.ray_starts() if (host := start.options.get(option)) is not None]
     if file.kind == FileKind.KUBERNETES:
-        # KubeRay's operator calls the dashboard for a RayJob; these three together restrict who else may.
+        # KubeRay's operator calls the dashboard for a RayJob; these three rules together exclude all other callers.
         guards = (_token_authentication, _inside_the_cluster, _network_policy)
         if not any(violation for guard in guards for violation in guard(file)):
             return
         given = (one.get("headGroupSpec", "rayStartParams", "dashboard-host") for one in ray_clusters(file.documents))
         hosts += [(node.place, node.text) for node in given if node.present]
-        fix = "use 127.0.0.1, which kubectl port-forward reaches, or add the token, ClusterIP and NetworkPolicy"
+        fix = "use 127.0.0.1 with kubectl port-forward, or add the token, ClusterIP and NetworkPolicy"
     yield from (Violation(place, f"{option}={host}", fix) for place, host in hosts if not _is_loopback(host))
 
 
@@ -100,9 +100,9 @@ def _inside_the_cluster(file: ClusterFile) -> Iterator[Violation]:
 
 
 def _network_policy(file: ClusterFile) -> Iterator[Violation]:
-    fix = "add one that lets in the cluster's own pods and KubeRay's operator; Ray listens on all addresses"
+    fix = "add one that admits the cluster's own pods and KubeRay's operator; Ray listens on all addresses"
     for cluster in ray_clusters(file.documents):
-        # KubeRay's own network policy protects, in all of its modes but this.
+        # KubeRay's own network policy restricts ingress in all of its modes except this one.
         own = cluster.get("networkPolicy").present and cluster.get("networkPolicy", "mode").text != "DenyAllEgress"
         groups = [group for group in groups_of(cluster) if group.present and not own]
         policies = [policy for policy in file.of_kind("NetworkPolicy") if any(_guards(policy, one) for one in groups)]
@@ -110,14 +110,14 @@ def _network_policy(file: ClusterFile) -> Iterator[Violation]:
         yield from (Violation(group.place, "no NetworkPolicy for Ingress", fix) for group in bare[:1])
         for rule in (rule for policy in policies for rule in policy.get("spec", "ingress").elements()):
             if not rule.get("from").value:
-                yield Violation(rule.place, "a rule without from", "name who may call: without, everybody may")
+                yield Violation(rule.place, "a rule without from", "name who may connect; now everybody may")
             for caller in rule.get("from").elements():
                 if _is_everybody(caller):
-                    yield Violation(caller.place, "everybody", "name the pods, namespace or network that may call")
+                    yield Violation(caller.place, "everybody", "name the pods, namespace or network that may connect")
 
 
 def _guards(policy: Node, group: Node) -> bool:
-    """Returns True if a policy restricts access to the pods of a group; selectors by expression count as matching."""
+    """Returns True if a policy restricts access to the pods of a group; assumes that selectors by expression match."""
     types = [node.text for node in policy.get("spec", "policyTypes").elements()]
     labels = dict(group.get("template", "metadata", "labels").items())
     selected = policy.get("spec", "podSelector", "matchLabels").items()
@@ -127,14 +127,14 @@ def _guards(policy: Node, group: Node) -> bool:
 
 
 def _is_everybody(caller: Node) -> bool:
-    """Returns True if a caller is all pods of all namespaces, or the world."""
+    """Returns True if a policy's `from` entry means all pods of all namespaces, or the internet."""
     namespaces, pods = caller.get("namespaceSelector"), caller.get("podSelector")
     all_pods = namespaces.value is not None and _selects_all(namespaces, _OF_ALL_NAMESPACES) and _selects_all(pods)
     return all_pods or is_the_world(caller.get("ipBlock", "cidr").text)
 
 
 def _selects_all(selector: Node, label_of_all: str = "") -> bool:
-    """Returns True if a selector excludes nothing, given that all objects have `label_of_all`."""
+    """Returns True if a selector matches all objects; each of them has `label_of_all`."""
     return not selector.get("matchLabels").value and all(
         (each.get("key").text, each.get("operator").text) == (label_of_all, "Exists")
         for each in selector.get("matchExpressions").elements()
@@ -163,13 +163,13 @@ def _no_privileges(file: ClusterFile) -> Iterator[Violation]:
         flags += [volume.get("hostPath") for volume in pod.get("volumes").elements()]
         for node in flags:
             if node.present and node.value is not False:
-                yield Violation.at(node, "take it out: the node's other users are not yours to reach")
+                yield Violation.at(node, "remove it, since it gives access to other users of the node")
     for owner in [file.document, *file.node_types]:
         for name in ("run_options", "head_run_options", "worker_run_options"):
             fix = "name the devices and capabilities that are needed instead"
             options = list(owner.get("docker", name).elements())
             yield from (Violation.at(each, fix) for each in options if _ON_HOST.search(each.text))
-            # An option and its value may be two elements.
+            # An option and its value may be two list elements.
             for added_here in _ADDED.findall(" ".join(each.text for each in options)):
                 if not _is_harmless(added_here):
                     yield Violation(owner.get("docker", name).place, f"--cap-add {added_here}", fix)

@@ -1,4 +1,4 @@
-"""Input of the rules: a file of any kind as scripts, variables, images and pools, each with its place."""
+"""Input of the rules: a file of any kind as scripts, variables, images and pools, each with its location."""
 
 import ipaddress
 import re
@@ -40,7 +40,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Script:
-    """Shell text that one shell runs, with the variables that the file starts it with; or a complete file."""
+    """Shell text that one shell runs, with the variables that the file sets for it; or a complete file."""
 
     place: SourceLocation
     text: str
@@ -48,7 +48,7 @@ class Script:
     whole_file: bool = False
 
     def at(self, line: int) -> SourceLocation:
-        """Returns the place of one of its lines, counted from 0."""
+        """Returns the location of a line, counted from 0."""
         return SourceLocation(self.place.path, line + 1) if self.whole_file else self.place
 
     def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[SourceLocation, re.Match[str]]]:
@@ -62,12 +62,14 @@ class Script:
 
 @dataclass(frozen=True)
 class Pool:
-    """Nodes of one kind: what Ray counts on each, None if the file does not say, and the maximum number of nodes.
+    """Nodes of one kind.
 
     Attributes:
         node: Their description in the file.
-        head: True if Ray's head, and with it the driver of jobs, runs there.
+        head: True if Ray's head, and thus the drivers of jobs, run there.
         spot: The setting that makes them spot nodes; None if they are not.
+        cpus, accelerators: Number on each node, as Ray counts; None if the file does not have it.
+        maximum: Largest number of nodes.
     """
 
     node: Node
@@ -80,7 +82,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """A file that was read."""
+    """A parsed file."""
 
     kind: FileKind
     documents: tuple[Node, ...] = ()
@@ -113,7 +115,7 @@ class ClusterFile:
 
 @dataclass(frozen=True)
 class Violation:
-    """One place where a rule is broken; the value is "" if it is missing or must not be shown."""
+    """One violation of a rule; `value` is "" if it is missing or must not be shown."""
 
     place: SourceLocation
     value: str
@@ -121,7 +123,7 @@ class Violation:
 
     @classmethod
     def at(cls, node: Node, fix: str) -> Self:
-        """Returns the violation of a value of the file, which is shown."""
+        """Returns a violation by a value of the file, which is shown."""
         return cls(node.place, node.text, fix)
 
 
@@ -134,12 +136,12 @@ class Rule:
     check: Callable[[ClusterFile], Iterable[Violation]]
 
 
-# A larger network belongs to no single owner.
+# A network with a shorter prefix has many owners.
 LEAST_PREFIX = 8
 
 
 def is_the_world(network: str) -> bool:
-    """Returns True if a network, as ADDRESS/BITS, is the world or a large part of it."""
+    """Returns True if a network, as ADDRESS/BITS, is the internet or a large part of it."""
     try:
         return "/" in network and ipaddress.ip_network(network, strict=False).prefixlen < LEAST_PREFIX
     except ValueError:

@@ -10,7 +10,7 @@ from cluster_configs.validation.kubernetes_file import read_kubernetes
 from cluster_configs.validation.yaml_nodes import Node, SourceLocation, parse_yaml
 from trainers.config.strict_loading import YamlError
 
-# An option of a batch scheduler; the first one in a file decides which.
+# An option of a batch scheduler; the first in a file decides which scheduler.
 _BATCH_OPTION = re.compile(r"^#(?:(SBATCH)\s|\$\s+-)", re.MULTILINE)
 # YAML of this size is read in a few seconds.
 MAX_BYTES = 256 << 10
@@ -21,7 +21,7 @@ _KINDS = (
     "a ray up file has cluster_name and provider, Kubernetes documents have apiVersion and kind, a ClusterSpec has "
     "pools, a batch script has #SBATCH or #$ lines"
 )
-# One of these keys makes it a file of `ray up`.
+# A file with one of these keys is for `ray up`.
 KEYS = frozenset({"cluster_name", "provider", "available_node_types", "head_start_ray_commands"})
 ACCELERATORS = ("GPU", "HPU")
 _COMMANDS = (
@@ -42,10 +42,10 @@ class UnreadableError(Exception):
 
 
 def read_start(path: Path) -> bytes:
-    """Returns the content of a file; of a large file only enough to show that it is too large.
+    """Returns the content of a file, up to one byte more than MAX_BYTES.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         return file.read(MAX_BYTES + 1)
@@ -56,13 +56,13 @@ def read_cluster_file(content: bytes) -> ClusterFile:
     text = _text_of(content)
     option = _BATCH_OPTION.search(text)
     kind = None if option is None else FileKind.SLURM if option[1] == "SBATCH" else FileKind.GRID_ENGINE
-    # Without #! the file may be YAML with such a comment.
+    # A file without #! may be YAML with such a comment.
     if kind is not None and (text.startswith("#!") or not _is_yaml(text)):
         return ClusterFile(kind, scripts=(Script(SourceLocation(), text, whole_file=True),))
     try:
         documents = parse_yaml(text)
     except YamlError as error:
-        fix = "fix the syntax: indent with spaces, quote what holds ': ' or ' #', and name each key once"
+        fix = "fix the syntax: indent with spaces, quote texts with ': ' or ' #', and use each key once"
         raise UnreadableError(YAML, Violation(SourceLocation(line=error.line), error.reason, fix)) from error
     return _of_documents(text, documents)
 
@@ -84,7 +84,7 @@ def _text_of(content: bytes) -> str:
     except UnicodeDecodeError as error:
         raise _unreadable(f"byte {error.start} is not UTF-8", "give a text file in UTF-8") from error
     if "\0" in text:
-        raise _unreadable("a zero byte", "give a text file; this one is binary")
+        raise _unreadable("a zero byte", "give a text file; this file is binary")
     if not text.strip():
         raise _unreadable("empty", "give a cluster file; rayscribe cluster render makes one from a ClusterSpec")
     return text
@@ -106,11 +106,11 @@ def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
     if len(documents) == 1 and "pools" in keys:
         return ClusterFile(FileKind.SPEC, documents=tuple(documents))
     found = f"keys {', '.join(keys[:6])}" if keys else text.strip().splitlines()[0][:60]
-    raise UnreadableError(KNOWN_KIND, Violation(SourceLocation(), found, f"this is no cluster file: {_KINDS}"))
+    raise UnreadableError(KNOWN_KIND, Violation(SourceLocation(), found, f"this is not a cluster file: {_KINDS}"))
 
 
 def _read_ray_up(document: Node) -> ClusterFile:
-    """Reads a `ray up` file; parts that Ray would reject are left out, and the schema's rule reports them."""
+    """Reads a `ray up` file; leaves out parts that Ray would reject, which the rule `ray-schema` reports."""
     node_types = [node for _, node in document.get("available_node_types").items()]
     return ClusterFile(
         FileKind.RAY_UP,
@@ -137,7 +137,7 @@ def _scripts(document: Node, node_types: list[Node]) -> Iterator[Script]:
 
 
 def _variables(document: Node, node_types: list[Node], role: str = "") -> Iterator[Variable]:
-    """Yields variables of the containers: those of a role, or with the role "" all."""
+    """Yields the variables of a role's containers; of all containers if the role is ""."""
     wanted = [name for of, name in _OPTIONS.items() if role in ("", of) or of == ""]
     for owner in [document, *node_types]:
         for option in (node for name in wanted for node in owner.get("docker", name).elements()):

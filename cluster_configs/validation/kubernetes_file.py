@@ -33,7 +33,7 @@ def read_kubernetes(documents: list[Node]) -> ClusterFile:
 
 
 def ray_clusters(documents: Iterable[Node]) -> Iterator[Node]:
-    """Yields the spec of each Ray cluster, also within other resources."""
+    """Yields the spec of each Ray cluster, including those within other resources."""
     for document in documents:
         if document.get("apiVersion").text.startswith("ray.io/"):
             spec = document.get("spec")
@@ -70,7 +70,7 @@ def containers_of(pod: Node) -> Iterator[Node]:
 
 
 def quantity(node: Node) -> float | None:
-    """Parses a Kubernetes quantity as a number: `500m` is 0.5."""
+    """Parses a Kubernetes quantity as a number: `500m` is 0.5; None if it is invalid."""
     text = node.text
     number = text.rstrip("KMGTPEkmi")
     try:
@@ -80,13 +80,13 @@ def quantity(node: Node) -> float | None:
 
 
 def resource(container: Node, name: str) -> float | None:
-    """Returns a container's limit of a resource, else its request."""
+    """Returns a container's limit of a resource, or else its request; None without both."""
     limit = quantity(container.get("resources", "limits", name))
     return quantity(container.get("resources", "requests", name)) if limit is None else limit
 
 
 def _scripts(owner: Node) -> Iterator[Script]:
-    """Yields the scripts of a container, or those that a document itself has."""
+    """Yields the scripts of a container, or a document's entrypoint or ConfigMap scripts."""
     environment = {variable.name: variable.text for variable in _variables(owner)}
     words = [*owner.get("command").elements(), *owner.get("args").elements()]
     if words and words[0].text in _SHELLS:
@@ -105,7 +105,7 @@ def _scripts(owner: Node) -> Iterator[Script]:
 
 
 def _variables(owner: Node) -> Iterator[Variable]:
-    """Yields the variables of a container or an autoscaler, or those of a job."""
+    """Yields the variables of a container, an autoscaler or a job."""
     for entry in owner.get("env").elements():
         if entry.get("value").present:
             yield Variable(entry.get("value").place, entry.get("value").text, entry.get("name").text)
@@ -135,7 +135,7 @@ def _pools(cluster: Node) -> Iterator[Pool]:
 
 
 def _spot(pod: Node) -> Node | None:
-    """Returns what allows a pod on spot nodes: its selector, an affinity, even a mere preference, or a toleration."""
+    """Returns the part of a pod's selector, affinity (also a preference) or tolerations that allows spot nodes."""
     selected = (node for key, node in pod.get("nodeSelector").items() if node.text.lower() == _SPOT.get(key))
     affinity = pod.get("affinity", "nodeAffinity")
     terms = [
@@ -148,7 +148,7 @@ def _spot(pod: Node) -> Node | None:
 
 
 def _admitted(expression: Node) -> Node | None:
-    """Returns the part of an affinity's expression, or of a toleration, that admits spot nodes."""
+    """Returns the part of an affinity's expression or a toleration that allows spot nodes, if any."""
     key, operator = expression.get("key"), expression.get("operator").text
     if operator == "Exists":
         return key if key.text in _SPOT else None

@@ -1,4 +1,4 @@
-"""Rules of nodes: where the driver runs, their number, resources, versions, the storage of runs, KubeRay's pods."""
+"""Rules of nodes: number, resources, versions, where the driver runs, the storage of runs, and KubeRay's pods."""
 
 import re
 from collections.abc import Iterator
@@ -37,9 +37,7 @@ def _driver_not_on_spot(file: ClusterFile) -> Iterator[Violation]:
 
 
 def _cpus_for_data(file: ClusterFile) -> Iterator[Violation]:
-    fix = (
-        f"leave {CPUS_FOR_DATA:g} CPU next to one for each GPU: Ray Data would wait forever (more CPUs, or a CPU pool)"
-    )
+    fix = f"add CPUs or a CPU pool: with less than one per GPU and {CPUS_FOR_DATA:g} more, Ray Data would wait forever"
     if not any(pool.accelerators for pool in file.pools) or any(pool.cpus is None for pool in file.pools):
         return
     cpus = sum((pool.cpus or 0) * pool.maximum for pool in file.pools)
@@ -59,19 +57,19 @@ def _accelerators_declared(file: ClusterFile) -> Iterator[Violation]:
                 for name in DEVICES
             ]
             if (counted.number or 0) > 0 and not any(quantity(node) for node in devices):
-                fix = "add it to resources.limits, e.g. nvidia.com/gpu: Kubernetes gives the pod no GPU without"
+                fix = "add it to resources.limits, e.g. nvidia.com/gpu, or Kubernetes gives the pod no GPU"
                 yield Violation(counted.place, f"num-gpus: {counted.text}", fix)
             if cluster.get("enableInTreeAutoscaling").value is True:
                 yield from _hpus_unknown(group)
 
 
 def _hpus_unknown(group: Node) -> Iterator[Violation]:
-    """Yields Gaudi devices that are unknown to Ray's autoscaler, which only looks for GPUs and TPUs in limits."""
+    """Yields Gaudi devices that Ray's autoscaler does not detect, since it reads only GPUs and TPUs from limits."""
     for container in containers_of(group.get("template", "spec")):
         device = container.get("resources", "limits", GAUDI)
         known = group.get("resources", "HPU").present or "HPU" in group.get("rayStartParams", "resources").text
         if quantity(device) and not known:
-            fix = f'add resources: {{HPU: "{device.text}"}} to the group: its autoscaler starts no pod for HPUs without'
+            fix = f'add resources: {{HPU: "{device.text}"}} to the group, or the autoscaler starts no pod for HPUs'
             yield Violation(device.place, f"{GAUDI}: {device.text}", fix)
 
 
@@ -83,7 +81,7 @@ def _pool_sizes(file: ClusterFile) -> Iterator[Violation]:
                 yield Violation(least.place, f"{low}: {least.text}, {high}: {most.text}", f"give {high} at least {low}")
 
 
-# name[extras]==version of one of the two packages whose versions must be the client's.
+# name[extras]==version of Ray or Rayscribe, whose versions must be the client's.
 _PINNED = re.compile(r"(?<![\w.-])(ray|rayscribe)(?:\[[^\]]*\])?==([^;,\s\"']+)", re.IGNORECASE)
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 # What the versions of a file are compared with.
@@ -93,7 +91,7 @@ ALL = CLUSTERS | BATCH
 
 
 def _versions(file: ClusterFile) -> Iterator[tuple[SourceLocation, str, str, str]]:
-    """Yields place, text, package and version of everything that names a version of Ray or Rayscribe."""
+    """Yields location, text, package and version of each text that names a version of Ray or Rayscribe."""
     for cluster in ray_clusters(file.documents):
         node = cluster.get("rayVersion")
         if node.text:
@@ -115,7 +113,7 @@ def _versions(file: ClusterFile) -> Iterator[tuple[SourceLocation, str, str, str
 def _same_version(file: ClusterFile) -> Iterator[Violation]:
     for place, text, package, version in _versions(file):
         if version != CLIENT[package] and not version.startswith("$"):
-            fix = f"use {CLIENT[package]}, which this machine's client has, or install {version} here"
+            fix = f"use {CLIENT[package]}, the version on this machine, or install {version} here"
             yield Violation(place, text, fix)
 
 
@@ -201,12 +199,12 @@ def _container_resources(file: ClusterFile) -> Iterator[Violation]:
         resources = container.get("resources")
         for keys in (("limits", "cpu"), ("limits", "memory")):
             if not resources.get(*keys).text:
-                fix = f"add resources.{'.'.join(keys)}: Ray takes what it tells jobs from there"
+                fix = f"add resources.{'.'.join(keys)}, from which Ray reads a node's resources"
                 yield Violation(resources.get(*keys).place, "", fix)
 
 
 def _ray_start_blocks(file: ClusterFile) -> Iterator[Violation]:
-    fix = "add --block: the container ends with its first process, and with it the node"
+    fix = "add --block, or the container and thus the node end when this command ends"
     for place, start in file.ray_starts():
         if "--block" not in start.options and not start.symmetric:
             yield Violation(place, "ray start without --block", fix)
@@ -216,7 +214,7 @@ def _job_frees_nodes(file: ClusterFile) -> Iterator[Violation]:
     for document in file.of_kind("RayJob"):
         ends = document.get("spec", "shutdownAfterJobFinishes")
         if ends.value is not True and not document.get("spec", "clusterSelector").present:
-            yield Violation.at(ends, "set it to true: the job's GPUs stay taken after its end")
+            yield Violation.at(ends, "set it to true, or the job's GPUs are not released after its end")
 
 
 RULES = (

@@ -1,4 +1,4 @@
-"""Rules of fields and types: Ray's own schema, KubeRay's, and the syntax of all shell text, which bash checks."""
+"""Rules of fields and types: Ray's schema, KubeRay's schema, and the syntax of all shell text, which bash checks."""
 
 import json
 import re
@@ -39,7 +39,7 @@ _TYPES = {"object": "a mapping", "array": "a list", "string": "a text", "integer
 
 @cache
 def ray_schema() -> Mapping[str, Any]:
-    """Returns the JSON schema that Ray checks a `ray up` file with, without importing Ray."""
+    """Returns the JSON schema with which Ray checks a `ray up` file; does not import Ray."""
     spec = find_spec("ray")
     assert spec is not None and spec.submodule_search_locations
     path = Path(spec.submodule_search_locations[0], "autoscaler", "ray-schema.json")
@@ -48,10 +48,10 @@ def ray_schema() -> Mapping[str, Any]:
 
 
 def syntax_error(script: str) -> tuple[int, str] | None:
-    """Returns line (from 1) and message of the first error that `bash -n` finds; it runs nothing.
+    """Returns the line (from 1) and message of the first error of `bash -n`, which executes nothing; None without one.
 
     Raises:
-        ConfigError: there is no bash, or it does not end within SYNTAX_TIMEOUT_S.
+        ConfigError: bash is not installed, or runs longer than SYNTAX_TIMEOUT_S.
     """
     if shutil.which("bash") is None:
         raise ConfigError("bash is not on PATH: install it; it checks the syntax of commands (bash -n)")
@@ -80,7 +80,7 @@ def kuberay_schema() -> Mapping[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Formats a value for a message: short, and without what looks like a credential."""
+    """Formats a value for a message: shortened, and with texts that look like credentials masked."""
     if isinstance(value, Mapping | list):
         return "a mapping" if isinstance(value, Mapping) else "a list"
     text = masked("null" if value is None else str(value)).replace("\n", " ")
@@ -105,7 +105,7 @@ def _kuberay_schema(file: ClusterFile) -> Iterator[Violation]:
 
 def _violation(document: Node, error: ValidationError) -> Violation:
     node = document.get(*error.absolute_path)
-    # jsonschema does not type these.
+    # jsonschema has no types for these.
     instance: Any = error.instance
     schema: Any = error.schema
     wanted: Any = error.validator_value
@@ -114,7 +114,7 @@ def _violation(document: Node, error: ValidationError) -> Violation:
         unknown = sorted(str(key) for key in instance if key not in known)
         close = get_close_matches(unknown[0], known, 1)
         names = ", ".join(sorted(known)[:12]) + (", …" if len(known) > 12 else "")
-        fix = f"did you mean {close[0]}?" if close else f"take it out; there are {names}"
+        fix = f"did you mean {close[0]}?" if close else f"remove it; known fields are {names}"
         return Violation(node.get(unknown[0]).place, ", ".join(unknown), f"no such field: {fix}")
     if error.validator == "required":
         missing = [key for key in wanted if key not in instance]
@@ -139,7 +139,7 @@ def _shell_syntax(file: ClusterFile) -> Iterator[Violation]:
             place = script.at(line - 1)
             lines = script.text.splitlines()
             value = lines[line - 1].strip() if 0 < line <= len(lines) else ""
-            yield Violation(place, shown(value), f"bash cannot read it: {message}")
+            yield Violation(place, shown(value), f"bash cannot parse it: {message}")
 
 
 RULES = (

@@ -15,7 +15,7 @@ _FIXES = {
     FileKind.KUBERNETES: "take it out, and revoke it; refer to a Secret by valueFrom.secretKeyRef",
     FileKind.SPEC: "take it out, and revoke it; name it under secrets",
 }
-# Programs that take a password with -p; `login -p` of other programs is something else (gh: a protocol).
+# Programs whose `login -p` is a password; in other programs, it is something else (in gh, a protocol).
 _CLIENTS = r"docker|podman|nerdctl|buildah|skopeo|helm|oras|crane|az"
 _PASSWORD = re.compile(rf"\b(?:sshpass\s(?:-[^p]\S*\s+)*|(?:{_CLIENTS})\s.*?\blogin\b.*?\s)-p\s*(\S+)")
 # `NAME=value`, `--name=value`, `--name value`, and `-eNAME=value`, docker's -e NAME=value.
@@ -57,7 +57,7 @@ def _of_fields(file: ClusterFile) -> Iterator[tuple[SourceLocation, str]]:
         if document.get("kind").text == "Secret":
             for field in ("data", "stringData"):
                 yield from ((node.place, name) for name, node in document.get(field).items() if node.text)
-        # Only the key of the cluster can decrypt this.
+        # Only the cluster's key can decrypt this field.
         sealed = document.get("kind").text == "SealedSecret" and document.get("spec", "encryptedData")
         for node in document.walk():
             if node is not sealed:

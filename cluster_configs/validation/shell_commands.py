@@ -1,4 +1,4 @@
-"""Finds calls that start Ray in shell text by their form. `bash -n` checks the syntax; nothing is interpreted."""
+"""Finds the commands that start Ray in shell text by regular expressions; does not check the syntax."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ _SUBSTITUTION = r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*+\))*+\)"
 WORD_PART = rf"""(?:{_QUOTED}|{_SUBSTITUTION}|[^\s;&|)"'`])"""
 _QUOTED_OR_COMMENT = re.compile(rf"({_QUOTED}|\\.)|(?<![^\s;&|()])#[^\n]*", re.DOTALL)
 _WITHIN = re.compile(rf"""({_SUBSTITUTION})|"((?:\\.|[^"\\])*)"|'([^']*)'""", re.DOTALL)
-# By name, module or variable; options of `ray` itself may be before the subcommand.
+# `ray` by name, module or variable; its own options may be before the subcommand.
 _START = re.compile(
     r"(?:(?<![\w.-])ray|\bray\.scripts\.scripts|\$(?:RAY|ray)\b|\$\{(?:RAY|ray)\})"
     r"(?:\s+--\S+(?:[ \t]+(?!start)[^-\s]\S*)?){0,4}[ \t]+(start|symmetric-run)\b"
@@ -25,11 +25,11 @@ _PARAMETER = re.compile(r"\$\{?(\w+)(?::?[-=]([^}$`]*))?\}?")
 
 @dataclass(frozen=True)
 class RayStart:
-    """A call of `ray start` or `ray symmetric-run`.
+    """A command `ray start` or `ray symmetric-run`.
 
     Attributes:
         options: By name with dashes; a switch has the value "true".
-        environment: Variables that were exported before it, anywhere in its script.
+        environment: Variables that its script has exported before it, or that it sets itself.
         symmetric: True for `ray symmetric-run`.
         line: Counted from 0 in its script.
     """
@@ -51,7 +51,7 @@ def command_lines(text: str) -> str:
 
 
 def ray_starts_in(text: str, environment: Mapping[str, str]) -> Iterator[RayStart]:
-    """Yields the calls that start Ray on a node."""
+    """Yields the commands that start Ray on a node."""
     lines = command_lines(text)
     known, exported, exports_all, position = dict(environment), set(environment), False, 0
     for start in _START.finditer(lines):
@@ -81,7 +81,7 @@ def unquoted(value: str) -> str:
 
 
 def _expanded(word: str, known: Mapping[str, str]) -> str:
-    """Returns a word as the shell passes it on, as far as its parameters are known or have defaults."""
+    """Returns a word after the shell's expansion; parameters without a known or default value stay as they are."""
     text = unquoted(word)
     expanded = _PARAMETER.sub(lambda match: known.get(match[1], match[2]) or match[0], text)
     return expanded if len(expanded) <= LONGEST_VALUE else text[:LONGEST_VALUE]

@@ -19,7 +19,7 @@ PARTS = {Target.RAY_UP: "ray_up", Target.KUBERAY: "kubernetes", Target.SLURM: "s
 
 
 def _rendered(file: ClusterFile) -> Iterator[tuple[str, str]]:
-    """Yields the file for each target that the spec has a part for; nothing if the spec is not valid."""
+    """Yields name and file of each target that the spec has a part for; yields nothing for an invalid spec."""
     spec, _ = validated(ClusterSpec, file.document.value)
     for target, kind in RENDERERS:
         if spec is not None and getattr(spec, PARTS[target]) is not None:
@@ -39,13 +39,13 @@ def _renders(file: ClusterFile) -> Iterator[Violation]:
 
 
 def _violation(file: ClusterFile, problem: str) -> Violation:
-    """Converts a problem that begins with its field."""
+    """Converts a problem, whose text begins with the field."""
     field, _, fix = problem.partition(": ")
     return Violation(file.document.get(*field.split(".")).place, "", fix or problem)
 
 
 RULES: tuple[Rule, ...] = (
-    # A file that could be read satisfies the rules of reading.
+    # These rules are checked while the file is read.
     *(Rule(name, EVERY_KIND, lambda file: ()) for name in READING),
     Rule("spec-fields", SPEC, _spec_fields),
     Rule("renders", SPEC, _renders),
@@ -58,7 +58,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True)
 class Report:
-    """The kind of a file, its rules, and violations."""
+    """The kind of a file, the names of its rules, and violations."""
 
     kind: FileKind | None
     checked: tuple[str, ...]
@@ -66,7 +66,7 @@ class Report:
 
 
 def validate(content: bytes) -> Report:
-    """Checks a file; raises for no content of a file."""
+    """Checks a file; never raises, whatever the content."""
     try:
         file = read_cluster_file(content)
     except UnreadableError as error:

@@ -11,7 +11,7 @@ from trainers.config.strict_loading import StrictLoader, YamlError, yaml_errors
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """Location of a value in a file: the keys and indexes that lead there, and the line, counted from 1, if known."""
+    """Location of a value in a file: the path of keys and indexes, and the line, counted from 1, if known."""
 
     path: str = ""
     line: int | None = None
@@ -26,10 +26,10 @@ class Node:
     """A value of a YAML document.
 
     Attributes:
-        value: As plain Python; None for null and for an absent value.
-        place: Its location; for an absent value, where it would be.
-        children: Of a mapping or a list, by key or index.
-        present: True if the file has it.
+        value: The value in Python; None for null and for an absent value.
+        place: The location; for an absent value, where it would be.
+        children: Values of a mapping or a list, by key or index.
+        present: True if the file has the value.
     """
 
     value: Any = None
@@ -38,7 +38,7 @@ class Node:
     present: bool = True
 
     def get(self, *keys: str | int) -> "Node":
-        """Returns the value under these nested keys; an absent node if there is none."""
+        """Returns the value under these nested keys; returns an absent node if there is none."""
         node = self
         for key in keys:
             found = node.children.get(key)
@@ -46,12 +46,12 @@ class Node:
         return node
 
     def items(self) -> Iterator[tuple[str, "Node"]]:
-        """Yields keys and values of a mapping; nothing for anything else."""
+        """Yields keys and values of a mapping; yields nothing for other nodes."""
         if isinstance(self.value, Mapping):
             yield from ((str(key), node) for key, node in self.children.items())
 
     def elements(self) -> Iterator["Node"]:
-        """Yields the elements of a list; nothing for anything else."""
+        """Yields the elements of a list; yields nothing for other nodes."""
         if isinstance(self.value, list):
             yield from self.children.values()
 
@@ -69,7 +69,7 @@ class Node:
 
     @property
     def number(self) -> float | None:
-        """A number, or a text that is one; else None."""
+        """The value as a number, also if it is a text of one; None if it is not."""
         try:
             return None if isinstance(self.value, bool) else float(self.text)
         except ValueError:
@@ -84,7 +84,7 @@ def joined(path: str, key: str | int) -> str:
 
 
 def parse_yaml(text: str) -> list[Node]:
-    """Returns the documents of a text, without empty ones; raises YamlError as `load_yaml`."""
+    """Returns the documents of a text except empty ones; raises YamlError like `load_yaml`."""
     documents = []
     with yaml_errors():
         loader = StrictLoader(text)

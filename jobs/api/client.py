@@ -78,7 +78,7 @@ class Client:
             base_url=self._url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(read_timeout_s, connect=CONNECT_TIMEOUT_S),
-            # An HTTP proxy cannot reach this machine's loopback.
+            # An HTTP proxy cannot connect to this machine's loopback.
             trust_env=not is_loopback_url(url),
         )
 
@@ -104,13 +104,13 @@ class Client:
         self._send(build("PUT", _package_path(sha256), headers=headers, content=_Chunks(path), timeout=UPLOAD_TIMEOUT))
 
     def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
-        """Queues one run, however often the connection is lost meanwhile; see `Service.submit`."""
+        """Queues one run, even if the connection is lost and the request is retried; see `Service.submit`."""
         headers = {IDEMPOTENCY_KEY: idempotency_key if idempotency_key is not None else uuid.uuid4().hex}
         try:
             request = self._http.build_request("POST", RUNS, headers=headers, json=run_request.model_dump())
         except ValueError:
             raise ConfigError(
-                "the recipe or an override holds a number that is not finite, or a text that is not UTF-8: fix it"
+                "the recipe or an override has a number that is not finite, or a text that is not UTF-8: fix it"
             ) from None
         return self._call(Run, request)
 
@@ -226,7 +226,7 @@ def find_token(url: str) -> str | None:
     token; a service that runs with `--no-auth` needs none.
 
     Raises:
-        ConfigError: the file cannot be read, or holds something else; or the token is another service's.
+        ConfigError: the file cannot be read or does not have a token, or the token is another service's.
     """
     token = _found_token()
     usual, host = os.environ.get("RAYSCRIBE_SERVICE", ""), host_of(url)
@@ -259,16 +259,16 @@ def _found_token() -> str | None:
     except FileNotFoundError:
         if named is None:
             return None
-        raise ConfigError(f"RAYSCRIBE_TOKEN_FILE: {path} was not found: name the file that holds your token") from None
+        raise ConfigError(f"RAYSCRIBE_TOKEN_FILE: {path} was not found: name the file with your token") from None
     except OSError as error:
         raise ConfigError(f"{path}: the token in it cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} holds no token: it is not text") from None
+        raise ConfigError(f"{path} does not have a token: it is not text") from None
 
 
 def _validated(token: str, where: str) -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"{where} holds no token: a token is a single word that begins with rsk_")
+        raise ConfigError(f"{where} does not have a token: a token is a single word that begins with rsk_")
     return token
 
 

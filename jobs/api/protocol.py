@@ -1,6 +1,6 @@
 """The protocol of service and client, besides the records of jobs.model: format of errors, paths, headers, limits.
 
-Every error has one format:
+Every error has this format:
 
     {"error": {"type": "NotFoundError", "message": "no run is named whisper-sr: …", "exit_code": 21}}
 """
@@ -23,7 +23,7 @@ MAX_RUNS = 500
 MAX_EVENTS = 1000
 # The config of a run, its overrides and names; recipes are a few thousand bytes.
 MAX_JSON_BYTES = 1_000_000
-# An offset for every worker's log, in base64; it is part of the URL, which uvicorn limits to 64 KiB.
+# The offsets of all workers' logs, in base64; they are part of the URL, which uvicorn limits to 64 KiB.
 MAX_CURSOR = 32_000
 
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from trainers.distributed.console import opened_for
 
-# Commands that take long; True if other programs read their standard output, so that progress goes to standard error.
+# Long commands; True if other programs read their standard output, so that progress goes to standard error.
 LONG = {"train": False, "prepare": False, "evaluate": False, "transcribe": True, "submit": True, "resume": True}
-# With these options a command prints one document, and nothing else.
+# With these options, a command prints one document and nothing else.
 OF_PROGRAMS = {"--json", "--dry-run"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command, see `app`; a long one shows that it has started before anything slow is imported."""
+    """Runs one command, see `app`; a long command shows that it has started before slow imports."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     name = words[0] if words else ""
     tells = name in LONG and not (LONG[name] and OF_PROGRAMS.intersection(words))

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_line(printable(f"error: {text}"), sys.stderr)
         return StorageError.exit_code
     except SystemExit as end:
-        # The reader has closed the pipe, as with `| head`; typer exits with 1 then.
+        # The reader has closed the pipe, e.g. `| head`; typer exits with 1.
         if isinstance(end.__context__, BrokenPipeError):
             return 128 + signal.SIGPIPE
         return end.code if isinstance(end.code, int) else 1

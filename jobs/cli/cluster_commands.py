@@ -1,4 +1,4 @@
-"""rayscribe cluster: start, watch and end the clusters that runs are submitted to; their files."""
+"""rayscribe cluster: starts, shows and ends clusters for runs; renders and validates their files."""
 
 import shlex
 import subprocess
@@ -46,7 +46,7 @@ NameArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[NAME]",
-        help="Name of the cluster. Default: the only one that is known.",
+        help="Name of the cluster. Default: the only known cluster.",
         autocompletion=complete_cluster,
     ),
 ]
@@ -60,7 +60,7 @@ def render(
     target: Annotated[Target, typer.Option(help="What the file is for.")],
     kind: Annotated[
         KubernetesKind | None,
-        typer.Option(help="Of --target kuberay: a cluster that stays, or one for a job. Default: raycluster."),
+        typer.Option(help="With --target kuberay: a cluster that stays, or one for a job. Default: raycluster."),
     ] = None,
     overrides: Annotated[
         list[str],
@@ -73,7 +73,7 @@ def render(
 
     Example: rayscribe cluster render my.yaml --target kuberay --kind rayjob > rayjob.yaml
     """
-    # Imported here: other commands do not need it, and importing it takes as long as all the rest.
+    # Imported here, since other commands do not need it, and it takes as long as all other imports.
     from cluster_configs.rendering.cluster_spec import load_cluster_spec  # noqa: PLC0415
     from cluster_configs.rendering.render import render as rendered  # noqa: PLC0415
     from cluster_configs.rendering.render import unused  # noqa: PLC0415
@@ -90,14 +90,14 @@ def validate(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="File for ray up, KubeRay, sbatch or qsub, or a cluster spec; its content tells which.",
+            help="File for ray up, KubeRay, sbatch or qsub, or a cluster spec; its content determines the kind.",
         ),
     ],
     json_output: JsonOption = False,
 ) -> None:
     """Check a cluster file offline: fields, shell syntax, and rules, each with a name and a fix.
 
-    Exits with 0, or with 2 where a rule is broken. A spec is checked as what is rendered from it, too.
+    Exits with 0, or with 2 if a rule is broken. For a spec, the files that are rendered from it are checked too.
 
     Example: rayscribe cluster validate cluster_configs/aws.yaml
 
@@ -118,7 +118,7 @@ def validate(
 
 
 def _validated(file: Path) -> "Report":
-    # Imported here: JSON schemas take a tenth of a second, and other commands need none.
+    # Imported here, since JSON schemas take a tenth of a second, and other commands do not need them.
     from cluster_configs.validation.file_reader import read_start  # noqa: PLC0415
     from cluster_configs.validation.validator import validate as validated  # noqa: PLC0415
 
@@ -157,13 +157,13 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
         list[str],
         typer.Option("--set", metavar="KEY=VALUE", help="Override a field of a spec, e.g. ray_up.head_ip=10.0.0.1."),
     ] = [],  # noqa: B006
-    local: Annotated[bool, typer.Option("--local", help="Start a Ray of this machine alone.")] = False,
-    name: Annotated[str, typer.Option(help="Of --local: name of the cluster.")] = LOCAL_NAME,
+    local: Annotated[bool, typer.Option("--local", help="Start Ray on this machine only.")] = False,
+    name: Annotated[str, typer.Option(help="With --local: name of the cluster.")] = LOCAL_NAME,
     num_cpus: Annotated[
-        int | None, typer.Option(min=1, help="Of --local: logical CPUs. Default: as many as there are, but 4 at least.")
+        int | None, typer.Option(min=1, help="With --local: logical CPUs. Default: all of this machine's, at least 4.")
     ] = None,
     dashboard_port: Annotated[
-        int | None, typer.Option(min=1024, max=65535, help="Of --local: the dashboard's port. Default: 8265 if free.")
+        int | None, typer.Option(min=1024, max=65535, help="With --local: the dashboard's port. Default: 8265 if free.")
     ] = None,
     idle_stop: Annotated[
         int | None,
@@ -176,16 +176,16 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
         bool, typer.Option("--restart", help="Restart Ray if it is already running; its jobs are lost.")
     ] = False,
 ) -> None:
-    """Start a cluster, and remember how it is reached.
+    """Start a cluster, and record how to connect to it.
 
-    The same command again continues a start that failed, and changes nothing where the cluster is up.
+    Repeat the command to continue a start that failed; it changes nothing if the cluster is up.
 
     Example: rayscribe cluster up --local
 
     Example: rayscribe cluster up my.yaml --idle-stop 60
     """
     if local == (file is not None) or (local and restart):
-        raise ConfigError("name a file of `ray up` or a spec, or use --local alone for a Ray of this machine")
+        raise ConfigError("name a file of `ray up` or a spec, or use --local alone for Ray on this machine")
     if local:
         _up_local(name, num_cpus, dashboard_port, idle_stop)
         return
@@ -245,11 +245,11 @@ def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_
 @cluster.command("down")
 def down(
     name: NameArgument = None,
-    force: Annotated[bool, typer.Option("--force", help="End it although jobs run on it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="End it even if jobs run on it.")] = False,
     no_logs: Annotated[bool, typer.Option("--no-logs", help="Do not archive the logs of its nodes.")] = False,
     service: ServiceOption = None,
 ) -> None:
-    """End a cluster and all its nodes, after their logs were archived. Unfinished runs that use it are named.
+    """Archive the logs of a cluster's nodes, then end the cluster and all its nodes. Lists unfinished runs that use it.
 
     Example: rayscribe cluster down speech
     """
@@ -266,7 +266,7 @@ def down(
 
 
 def _name_runs(ending: Record, service: str | None) -> None:
-    """Records how the cluster's jobs ended, which cannot be read later, and names the runs that have not ended."""
+    """Records how the cluster's jobs ended, which cannot be read later, and prints the runs that have not ended."""
     from jobs.clusters.managed.managed_cluster import has_dashboard_at  # noqa: PLC0415
 
     name = ending.name
@@ -275,7 +275,7 @@ def _name_runs(ending: Record, service: str | None) -> None:
     cursor, more = None, True
     try:
         with open_session(service) as session:
-            # Not refresh, which would start runs on the cluster that is about to end.
+            # Not `refresh`, which would start runs on the cluster that is about to end.
             session.observe()
             while more:
                 page = session.operations.runs(UNFINISHED, limit=PAGE, cursor=cursor)
@@ -283,7 +283,7 @@ def _name_runs(ending: Record, service: str | None) -> None:
                 by_name += [run.id for run in page.runs if run.address == cluster_address(name)]
                 by_url += [run.id for run in page.runs if has_dashboard_at(ending, run.address)]
     except RayscribeError as error:
-        # Errors in the user's files, such as queues.yaml, too: none may keep a paid cluster running.
+        # No error, not even in the user's files, such as queues.yaml, may keep a paid cluster running.
         say(f"the runs that use {name} are not known: {error}")
     if by_name:
         say(
@@ -323,14 +323,14 @@ def _before_down(record: Record, *, force: bool, with_logs: bool) -> None:
         try:
             copied = archive_logs(connect(cluster_address(record.name)), folder, say)
         except ClusterError as error:
-            say(f"{error}\nit is ended without its logs archived")
+            say(f"{error}\nit is ended, but its logs are not archived")
         else:
             typer.echo(f"{copied} log files of its nodes: {folder}")
 
 
 @cluster.command("status")
 def status(name: NameArgument = None, json_output: JsonOption = False) -> None:
-    """Show the clusters that this machine has started, and what each holds.
+    """Show the clusters that this machine has started, with state and resources.
 
     Example: rayscribe cluster status
     """
@@ -353,9 +353,9 @@ def dashboard(
         int | None, typer.Option(min=1024, max=65535, help="Port on this machine. Default: any free one.")
     ] = None,
 ) -> None:
-    """Show how a cluster's dashboard is opened; one elsewhere is forwarded to this machine until Ctrl-C.
+    """Show how to open a cluster's dashboard; forward a remote one's port to this machine until Ctrl-C.
 
-    A browser asks for the token once, and keeps it for 30 days. Plain Ray commands work with the variables.
+    A browser asks for the token once, and keeps it for 30 days. Ray's own commands work with the printed variables.
 
     Example: rayscribe cluster dashboard speech --port 8265
     """
@@ -373,7 +373,7 @@ def dashboard(
         tunnel.ensure()
         print_dashboard(record, tunnel.url)
         _print_exports(record, tunnel.url)
-        typer.echo("Ctrl-C ends the forward", err=True)
+        typer.echo("Ctrl-C ends the port forwarding", err=True)
         while True:
             time.sleep(1.0)
             tunnel.ensure()
@@ -412,7 +412,7 @@ def _cluster(name: str | None) -> Record:
 
 
 def print_dashboard(record: "ClusterRecord", url: str) -> None:
-    """Shows how a browser opens a dashboard, without the token, which others might later read in the terminal."""
+    """Prints how to open a dashboard; not the token itself, which others might later read in the terminal."""
     typer.echo(f"dashboard of {record.name}: {url}\n  a browser asks once for the token: cat {_shown(record)}")
 
 

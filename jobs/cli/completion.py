@@ -1,6 +1,6 @@
 """Shell completion: names of runs, clusters and recipes, and keys of --set. Imports neither Ray nor torch.
 
-`rayscribe --install-completion` sets it up. Names that cannot be read at once are left out.
+`rayscribe --install-completion` sets it up. Names that cannot be read in time are left out.
 """
 
 import os
@@ -24,7 +24,7 @@ Complete = Callable[[typer.Context, str], list[str]]
 
 
 def _completing(words: Callable[[typer.Context, str], Iterable[str]]) -> Complete:
-    """Returns a completion with those words that continue what was typed; none if they cannot be read in time."""
+    """Returns a completion that offers the words with the typed prefix; it offers none if reading times out."""
 
     @wraps(words)
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -77,7 +77,7 @@ def complete_recipe(ctx: typer.Context, incomplete: str) -> Iterable[str]:
 
 @_completing
 def complete_key(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Returns the keys of a recipe, as --set takes them."""
+    """Returns the keys of a recipe, in the form of --set."""
     from jobs.submission.job_spec import RUN_CONFIGS  # noqa: PLC0415
     from trainers.config.validation import keys_of  # noqa: PLC0415
 
@@ -85,10 +85,10 @@ def complete_key(ctx: typer.Context, incomplete: str) -> Iterable[str]:
 
 
 def run_argument(text: str, metavar: str = "RUN") -> Any:
-    """Returns an argument that names a run, or several, with its help."""
+    """Returns an argument for one or several runs, with its help."""
     return typer.Argument(metavar=metavar, help=text, autocompletion=complete_run)
 
 
 def cluster_option(text: str, variable: str | None = None) -> Any:
-    """Returns an option that names a cluster of `rayscribe cluster up`, with its help."""
+    """Returns an option for a cluster of `rayscribe cluster up`, with its help."""
     return typer.Option(envvar=variable, metavar="NAME", help=text, autocompletion=complete_cluster)

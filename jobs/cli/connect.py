@@ -28,7 +28,7 @@ ServiceOption = Annotated[
         "--service",
         envvar=SERVICE_VARIABLE,
         metavar="URL",
-        help="URL of a running `rayscribe serve`. Default: none, a local ledger whose runs advance while commands run.",
+        help="URL of a running `rayscribe serve`. Default: a local ledger, whose runs advance while commands run.",
     ),
 ]
 RunName = Annotated[str, run_argument("Name of the run, or its folder or URL.")]
@@ -42,10 +42,10 @@ class CommandSession:
     Attributes:
         operations: Operations on the runs of queues.
         packages: Folder in which packages are built before they are uploaded.
-        refresh: Updates the runs once; does nothing with a service, which does so itself.
-        observe: Updates the runs once, and submits no job.
-        wait_until: Waits until a condition holds; without a service it runs the controller meanwhile.
-        standalone: True without a service.
+        refresh: Updates the runs once; does nothing with a service, which updates them itself.
+        observe: Updates the runs once, but submits no job; does nothing with a service.
+        wait_until: Waits until a condition is true; without a service, runs the controller meanwhile.
+        standalone: True if there is no service.
     """
 
     operations: Operations
@@ -65,12 +65,12 @@ class CommandSession:
 
 @contextmanager
 def open_session(service: str | None) -> Iterator[CommandSession]:
-    """Opens a session for the duration of the block."""
+    """Opens a session during the block."""
     if service:
         from jobs.api.client import Client  # noqa: PLC0415
 
         def sleep(seconds: float) -> None:
-            # Delays double: in each outage one of them is in this range, after 1.5 s.
+            # Delays double, so this range has one delay per outage, after 1.5 s.
             if 1.0 < seconds <= 2.0:
                 typer.echo(f"the service {service} does not respond; retrying", err=True)
             time.sleep(seconds)
@@ -78,7 +78,7 @@ def open_session(service: str | None) -> Iterator[CommandSession]:
         with Client(service, sleep=sleep) as client:
             yield CommandSession(client, home() / "outbox", lambda: None, lambda: None, _poll_service, standalone=False)
         return
-    # Imported here: Ray takes a second to import, and a service's client does not need it.
+    # Imported here, since Ray takes a second to import, and a service's client does not need it.
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
     from jobs.service.standalone import open_local  # noqa: PLC0415
 
@@ -93,7 +93,7 @@ def open_session(service: str | None) -> Iterator[CommandSession]:
 
 
 def _poll_service(until: Callable[[], bool]) -> None:
-    """Polls a service until a condition holds, across its restarts, however long they take."""
+    """Polls a service until a condition is true, even while the service restarts, however long that takes."""
     unavailable = False
     while True:
         try:

@@ -1,4 +1,4 @@
-"""rayscribe demo: starts a Ray on this machine, submits the smallest recipe as a job, and follows it to its end."""
+"""rayscribe demo: starts Ray on this machine, submits the smallest recipe as a job, and follows it to its end."""
 
 import os
 import tempfile
@@ -31,12 +31,12 @@ LOGICAL_CPUS = 4
 def demo(
     overrides: Overrides = [],  # noqa: B006
     keep_ray: Annotated[
-        bool, typer.Option("--keep-ray", help="Leave its Ray running, with the dashboard, until you end it.")
+        bool, typer.Option("--keep-ray", help="Keep Ray running, with its dashboard, until you end it.")
     ] = False,
 ) -> None:
-    """Train and score a tiny recognizer here, as a Ray job.
+    """Train and score a tiny recognizer on this machine, as a Ray job.
 
-    The run is in `rayscribe list` afterwards, and its folder in runs/.
+    Afterwards `rayscribe list` shows the run, and its folder is in runs/.
 
     Example: rayscribe demo --keep-ray
     """
@@ -57,7 +57,7 @@ def demo(
 
 @contextmanager
 def _own_cluster(keep: bool) -> Iterator[None]:
-    """Starts a Ray that ends with the block and with this process, unless it is kept or was already running."""
+    """Starts Ray, which ends with the block or with this process, unless `keep` is set or it was already running."""
     from jobs.clusters.managed import local_cluster  # noqa: PLC0415
 
     record, started = local_cluster.up(

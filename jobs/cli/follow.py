@@ -32,9 +32,9 @@ class Follower:
         show: Show | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Starts at the first line of a source (None: all) of an attempt (None: the newest, then those after it).
+        """Starts at the first line of an attempt; None for the newest attempt, then those after it.
 
-        `show` receives each line; None: it is printed, with its source if all sources are shown.
+        Shows one `source`, or all if None. `show` receives each line; by default, lines are printed.
         """
         self._session, self._run_id, self._source, self._only_attempt = session, run_id, source, attempt
         self._show, self._clock = show or (print_line if source is None else print_text), clock
@@ -45,7 +45,7 @@ class Follower:
         self._drained = False
 
     def run_to_end(self, *, states: bool) -> Run:
-        """Follows until the run has ended and its last line has been shown; `states` are printed on standard error."""
+        """Follows until the run has ended and its last line is shown; with `states`, prints those on standard error."""
         self._session.runs.run(self._run_id)
         self._session.wait_until(lambda: self._step(states))
         return self._session.runs.run(self._run_id)
@@ -72,7 +72,7 @@ class Follower:
         return self._drained and finished
 
     def _log_timeout_passed(self, error: Exception) -> bool:
-        """Returns True if the logs, which cannot be read now, have been waited for long enough."""
+        """Returns True if the logs have been unreadable for LOG_TIMEOUT_S."""
         if self._unreadable_since_s is None:
             self._unreadable_since_s = self._clock()
             echo(f"logs: {error}; retrying", err=True)
@@ -101,7 +101,7 @@ class Follower:
         page = self._session.runs.logs(self._run_id, attempt=self._attempt, source=self._source, cursor=self._cursor)
         self._attempt, self._cursor = page.attempt, page.cursor
         if page.lines:
-            # From now on the log shows the progress.
+            # From now on, the log shows the progress.
             screen.show(StageEnded())
         for line in page.lines:
             self._show(line)
@@ -110,7 +110,7 @@ class Follower:
 
 
 class StatusPrinter:
-    """Prints a run's changes of state on standard error, with what a waiting or stopping run waits for."""
+    """Prints a run's changes of state on standard error, with the reason of a waiting, stopping or ended run."""
 
     def __init__(self) -> None:
         self._printed: tuple[RunState, str] | None = None
@@ -122,7 +122,7 @@ class StatusPrinter:
             detail = run.reason
         elif run.stop_requested_s is not None:
             detail = run.reason.partition(" · ")[0]
-        # The driver's last line reports a success in more detail.
+        # The driver's last line reports success in more detail.
         if run.state != RunState.SUCCEEDED and (run.state, detail) != self._printed:
             echo(state_line(run), err=True)
             if not run.state.ended:

@@ -1,4 +1,4 @@
-"""rayscribe import-command: writes a recipe from the command line of a public fine-tuning script."""
+"""rayscribe import-command: converts the command line of a public fine-tuning script to a recipe."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ from trainers.scripts.launchers.line_words import split_line
 
 NOT_ALL = 1
 COMMENTS = {
-    "run/storage_path": "A folder or a URL that all nodes reach.",
+    "run/storage_path": "A folder or a URL that all nodes can access.",
     "data/dataset/test_split": "The script has no final score: its eval split chooses the best model.",
-    "scaling/use_gpu": "The script takes a GPU where there is one; false trains on CPUs.",
+    "scaling/use_gpu": "The script uses a GPU if there is one; false trains on CPUs.",
 }
 _HPU = (
     "training on HPUs needs the vendor's image and Optimum's Trainer: the recipe trains on GPUs; `rayscribe launch` "
     "runs the script itself on HPUs"
 )
-# Variables of accelerate launch with the values that need no field here, or that repeat other variables.
+# Variables of accelerate launch, with the values that need no field of a recipe or repeat other variables.
 _NOTHING: Mapping[str, tuple[str, ...]] = {
     "ACCELERATE_MIXED_PRECISION": ("no",),
     "ACCELERATE_DYNAMO_BACKEND": ("NO",),
@@ -40,8 +40,7 @@ _NOTHING: Mapping[str, tuple[str, ...]] = {
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": ("False", "True"),
     "ACCELERATE_USE_CPU": ("False", "True"),
 }
-# Prefixes of variables that accelerate reads, for which a recipe has fields; and variables that identify the
-# launcher.
+# Prefixes of accelerate's variables, which a recipe has fields for instead; and variables that identify the launcher.
 _FIELDLESS = ("ACCELERATE_", "FSDP_")
 _OF_THE_LAUNCHER = ("TORCHELASTIC_RUN_ID", "ROLE_NAME")
 _GAUDI = ("PT_HPU_", "HABANA_", "GC_KERNEL_PATH", "HCL_", "HLS_")
@@ -55,7 +54,7 @@ _FIELDS: Mapping[tuple[str, str], str] = {
 def import_command(
     line: Annotated[
         list[str],
-        typer.Argument(metavar="LINE", help="The line, as one text in quotes, or as words after --; - reads it."),
+        typer.Argument(metavar="LINE", help="The line, in quotes or as words after --; - reads standard input."),
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the recipe there. Default: standard output.")
@@ -63,17 +62,17 @@ def import_command(
     force: ForceOption = False,
     kind: Annotated[
         str | None,
-        typer.Option("--as", metavar="seq2seq|ctc", help="The script is a copy of this one, under another name."),
+        typer.Option("--as", metavar="seq2seq|ctc", help="The script is a copy of transformers' script for this."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with code 1 where something was not carried over.")
+        bool, typer.Option("--strict", help="Exit with code 1 if something was not carried over.")
     ] = False,
 ) -> None:
-    """Write the recipe of a line of transformers' scripts.
+    """Convert a command line of transformers' scripts to a recipe.
 
-    The recipe does what the line does. Knows run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and
-    Optimum's versions of them for Gaudi, behind torchrun, accelerate launch, deepspeed, mpirun, srun, gaudi_spawn.py or
-    python. What is not carried over is named on standard error, with the reason, and in the recipe.
+    The recipe does what the line does. Supports run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and
+    Optimum's versions of them for Gaudi, after torchrun, accelerate launch, deepspeed, mpirun, srun, gaudi_spawn.py or
+    python. Standard error and the recipe list what is not carried over, with the reason.
 
     Example: rayscribe import-command 'torchrun run_speech_recognition_seq2seq.py …' --out my.yaml
 
@@ -102,15 +101,15 @@ def recipe_text(
 ) -> tuple[str, list[str], list[str]]:
     """Returns the recipe of a line as text for its file, what is not carried over, and notes.
 
-    `kind` is one of KINDS, needed if the script's name does not say which one it is.
+    `kind` is one of KINDS, needed for a script with another name.
 
     Raises:
-        ConfigError: the line cannot be understood, or its script has no recipe that does the same.
+        ConfigError: the line cannot be parsed, or no recipe can do what its script does.
     """
     line = parse_line(words)
     script = PurePath(line.program.name).name
     overrides, left_out = _of_launcher(line)
-    # Variables of the launcher that a recipe's workers can have, such as OMP_NUM_THREADS.
+    # Variables of the launcher that workers of a recipe may have too, such as OMP_NUM_THREADS.
     not_plain = (*_FIELDLESS, *_OF_THE_LAUNCHER)
     plain = {name: value for name, value in line.variables.items() if not name.startswith(not_plain)}
     variables, more = _of_environment({**line.assignments, **plain})
@@ -138,7 +137,7 @@ def _of_launcher(line: LaunchLine) -> tuple[list[Override], list[str]]:
     overrides: list[Override] = [(("scaling", "use_gpu"), line.device != "cpu")]
     left_out = [f"{line.launcher}: {_HPU}"] if line.device == "hpu" else []
     if line.workers is None:
-        left_out.append(f"{line.launcher}: it counts devices where it is started: set scaling.num_workers")
+        left_out.append(f"{line.launcher}: the number of workers depends on its machine: set scaling.num_workers")
     elif line.workers.min == line.workers.max:
         overrides.append((("scaling", "num_workers"), line.workers.max))
     else:
@@ -149,7 +148,7 @@ def _of_launcher(line: LaunchLine) -> tuple[list[Override], list[str]]:
         if field := _FIELDS.get((name, value)):
             overrides.append((tuple(field.split(".")), True))
         elif name.startswith(_FIELDLESS) and value not in _NOTHING.get(name, ()):
-            left_out.append(f"{name}={value}, which {line.launcher} sets: no field says it; see strategy and training")
+            left_out.append(f"{name}={value}, which {line.launcher} sets: no field for it; see strategy and training")
     return overrides, left_out
 
 
@@ -159,7 +158,7 @@ def _of_environment(assignments: Mapping[str, str]) -> tuple[dict[str, str], lis
     for name, value in assignments.items():
         _, problems = validated(JobPart, {"runtime_env": {"env_vars": {name: value}}})
         if name.startswith(_GAUDI):
-            left_out.append(f"{name}={value}: the software of HPUs alone reads it")
+            left_out.append(f"{name}={value}: only the software of HPUs reads it")
         elif problems:
             left_out += [f"{name}: job.{problem}" for problem in problems]
         else:

@@ -36,7 +36,7 @@ from trainers.main import run_task
 from trainers.scripts.recipe import resolve_program
 
 Line = Annotated[
-    list[str], typer.Argument(metavar="PROGRAM…", help="The program with its arguments, or a line with its launcher.")
+    list[str], typer.Argument(metavar="PROGRAM…", help="The program with its arguments, or a line with a launcher.")
 ]
 NumWorkers = Annotated[int | None, typer.Option(min=1, help="Processes in total, one per device.")]
 UseGpu = Annotated[bool, typer.Option("--use-gpu", help="One GPU for each process.")]
@@ -50,12 +50,10 @@ Name = Annotated[str | None, typer.Option(help="Name of the run; the same name c
 StoragePath = Annotated[str | None, typer.Option(help="Folder or bucket of the run folder.")]
 Python = Annotated[str | None, typer.Option(help="Interpreter of the program on each node.")]
 WorkingDir = Annotated[str | None, typer.Option(help="Subfolder of this one in which the program runs.")]
-SyncDir = Annotated[str | None, typer.Option(help="Folder of its output, where its arguments do not name it.")]
-Prepare = Annotated[str | None, typer.Option(help="A command that runs once before it, see {data}.")]
+SyncDir = Annotated[str | None, typer.Option(help="Folder of its output, if its arguments do not name it.")]
+Prepare = Annotated[str | None, typer.Option(help="A command that runs once before it; see script.prepare.")]
 Env = Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="A variable of the program; repeatable.")]
-Write = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the recipe, and run nothing; - for standard output.")
-]
+Write = Annotated[Path | None, typer.Option(metavar="FILE", help="Only write the recipe; - for standard output.")]
 Submit = Annotated[bool, typer.Option("--submit", help="Queue it as a run, as `rayscribe submit` does.")]
 Address = Annotated[
     str | None,
@@ -98,7 +96,7 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Run a program on Ray workers as torchrun would. It needs no change; --submit queues it as a run.
+    """Run an unmodified torchrun program on Ray workers; --submit queues it as a run.
 
     Example: rayscribe launch --num-workers 4 --use-gpu -- train.py --output_dir out --do_train
 
@@ -138,15 +136,15 @@ def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
     base = {"trainer": "script", "run": {}, "script": {}, "scaling": {}, "job": {}}
     content = apply_overrides(base, [*options, *map(parse_override, overrides)])
     if trainer_of(content) != "script":
-        raise ConfigError("--set trainer: launch runs programs; for a training there is `rayscribe train`")
+        raise ConfigError("--set trainer: launch runs programs; use `rayscribe train` for a training")
     recipe = resolve_program(content, os.environ, lambda note: typer.echo(note, err=True))
-    # Checked here: later errors would name a recipe file, which does not exist.
+    # Checked here, since later errors would name a recipe file, which does not exist.
     refuse([*find_literal_secrets(recipe), *validated(ScriptRunConfig, recipe)[1]], "launch")
     return recipe
 
 
 def _run(recipe: Mapping[str, Any], address: str | None, cluster: str | None) -> NoReturn:
-    """Runs the program, and ends with its exit code; a program that this machine lacks is refused before it starts."""
+    """Runs the program, and exits with its exit code; raises ConfigError if it should run here and does not exist."""
     is_here = not (address or cluster or "RAY_ADDRESS" in os.environ)
     config, _ = validated(ScriptRunConfig, recipe)
     program = program_of(config) if config is not None and is_here else None
@@ -158,11 +156,11 @@ def _run(recipe: Mapping[str, Any], address: str | None, cluster: str | None) ->
 def _refuse_contradictions(how: Submission, write: Path | None, *, submit: bool, force: bool) -> None:
     submits = submit or how.dry_run
     if write is not None and submits:
-        raise ConfigError("--write writes the recipe, to be submitted later: leave out --submit and --dry-run")
+        raise ConfigError("--write only writes the recipe, for a later submission: leave out --submit and --dry-run")
     if not submits and (how.follow or how.service or how.skip_preflight or how.json_output):
-        raise ConfigError("--follow, --service, --no-preflight and --json are of submitted runs: add --submit")
+        raise ConfigError("--follow, --service, --no-preflight and --json are for submitted runs: add --submit")
     if force and write is None:
-        raise ConfigError("--force replaces the file of --write: name it, or leave --force out")
+        raise ConfigError("--force is for --write, whose file it replaces: add --write FILE, or leave --force out")
 
 
 def _write(recipe: dict[str, Any], path: Path, *, force: bool) -> None:

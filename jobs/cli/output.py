@@ -46,7 +46,7 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 def as_json(content: Any) -> None:
-    """Prints one JSON document; models by their fields, times as seconds since 1970."""
+    """Prints one JSON document, in which models are objects with their fields, and times are seconds since 1970."""
     typer.echo(to_json(content, "the output", indent=2, default=lambda item: item.model_dump(mode="json")))
 
 
@@ -61,7 +61,7 @@ def write_file(path: Path | None, text: str, option: str, *, force: bool) -> Non
         return
     target = path.resolve()
     if target.exists() and not (force and target.is_file()):
-        fix = "add --force to replace it, or name another file" if target.is_file() else "name a file"
+        fix = "add --force to replace it, or use another file" if target.is_file() else "name a file"
         raise ConfigError(f"{option} {path}: already exists: {fix}")
     part = target.with_name(f".{target.name}.{uuid4().hex}.part")
     try:
@@ -94,7 +94,7 @@ def runs_table(runs: Sequence[Run]) -> None:
 
 
 def wer_cell(run: Run) -> str:
-    """Returns the WER on the test set, else the best on the validation set, else the last one; "" if unknown."""
+    """Returns the first of `shown_wers`, e.g. that of the test set, as text; "" if none is known."""
     known = run.progress.shown_wers if run.progress is not None else []
     return next((both_contexts(wer, full) for _, wer, full in known), "")
 
@@ -137,7 +137,7 @@ def _origin(run: Run) -> dict[str, str]:
 
 def _folder_text(run: Run) -> str:
     is_missing = not run.queue and not is_url(run.run_folder) and not Path(run.run_folder).exists()
-    return f"{run.run_folder}, which is not there" if is_missing else run.run_folder
+    return f"{run.run_folder}, which does not exist" if is_missing else run.run_folder
 
 
 def attempt_line(attempt: Attempt, run: Run) -> str:
@@ -175,7 +175,7 @@ def state_line(run: Run) -> str:
 
 
 def next_steps(run: Run, service: str | None) -> list[str]:
-    """Returns lines that say what a user can do with a run now; their commands can be copied as they are."""
+    """Returns lines with what a user can do with a run now, with commands to copy."""
     of_service = ["--service", service] if service else []
 
     def command(*words: str) -> str:
@@ -191,7 +191,7 @@ def next_steps(run: Run, service: str | None) -> list[str]:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table: on a terminal within its width, with states in color."""
+    """Prints a table; on a terminal, truncated to its width and with states in color."""
     on_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None
     with_color = on_terminal and not os.environ.get("NO_COLOR")
@@ -202,7 +202,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def table_lines(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, with_color: bool = False
 ) -> list[str]:
-    """Returns the lines of a table, cut at `width` cells of a terminal, with states in color."""
+    """Returns the lines of a table, truncated to `width` cells of a terminal if given, and optionally with colors."""
     table = [[printable(cell).replace("\n", " ") for cell in row] for row in [head, *rows]]
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     lines = []
@@ -216,7 +216,7 @@ def table_lines(
 
 
 def _colored(line: str, head: Sequence[str], padded: Sequence[str]) -> str:
-    """Returns the line with its state in color, unless the state is cut off."""
+    """Returns the line with its state in color, unless the state is truncated."""
     if STATE not in head:
         return line
     column = head.index(STATE)

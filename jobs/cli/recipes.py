@@ -29,11 +29,11 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
         Path | None, typer.Option(metavar="FILE", help="The recipe. Default: named after SOURCE, in this folder.")
     ] = None,
     language: Annotated[
-        str | None, typer.Option(help="Language of the speech, e.g. Serbian. Default: as far as the data says it.")
+        str | None, typer.Option(help="Language of the speech, e.g. Serbian. Default: from the data, if it has it.")
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="A Whisper: its size, its Hub id or a folder; or scratch. Default: one that fits."),
+        typer.Option(help="A Whisper model (size, Hub id or folder), or scratch. Default: one that fits."),
     ] = None,
     audio_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the recordings. Default: by its usual names.")
@@ -46,25 +46,25 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
     ] = None,
     ignore_columns: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Column that is not looked at, such as begin_time; may be repeated."),
+        typer.Option(metavar="NAME", help="Column to ignore, such as begin_time; may be repeated."),
     ] = None,
     encoding: Annotated[
         str, typer.Option(metavar="NAME", help="Encoding of tables and transcripts: latin-1, cp1250, utf-16, …")
     ] = "utf-8",
-    quoting: Annotated[Quoting, typer.Option(help="Of a .csv. none: quotes are a part of its texts.")] = "csv",
-    force: Annotated[bool, typer.Option("--force", help="Replace the recipe and manifests that are there.")] = False,
+    quoting: Annotated[Quoting, typer.Option(help="Quoting of a .csv; with none, quotes belong to the texts.")] = "csv",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing recipe and manifests.")] = False,
 ) -> None:
-    """Look at speech and this machine, and write a recipe.
+    """Inspect speech and this machine, and write a recipe that fits both.
 
-    Takes a manifest (path,text), recordings with a .txt next to each, an audio folder with metadata.csv, and folders of
-    Common Voice, LibriSpeech and Kaldi. The recipe fits both. Splits clips into train, validation and test without
-    speaker overlap, where the data has no splits; SOURCE is never changed.
+    Reads a manifest (path,text), recordings with a .txt next to each, an audio folder with metadata.csv, and folders of
+    Common Voice, LibriSpeech and Kaldi. If the data has no splits, clips are split into train, validation and test
+    without speaker overlap; SOURCE is never changed.
 
     Example: rayscribe init recordings/
 
     Example: rayscribe init speech.csv --language Serbian --out sr.yaml
     """
-    # Imported here: importing pyarrow and numpy takes as long as all other commands.
+    # Imported here, since pyarrow and numpy take as long as all other imports.
     from jobs.recipes.found_machine import look_at_machine  # noqa: PLC0415
     from jobs.recipes.found_speech import Columns, find_speech  # noqa: PLC0415
     from jobs.recipes.new_recipe import Wishes, new_recipe, read_given_model, run_name  # noqa: PLC0415
@@ -83,7 +83,7 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
 def _write(made: "NewRecipe", *, force: bool) -> None:
     there = [str(path) for path in made.texts if path.exists()]
     if there and not force:
-        raise ConfigError(f"{', '.join(there)}: already exists: name another file (--out other.yaml), or give --force")
+        raise ConfigError(f"{', '.join(there)}: already exists: use another file (--out other.yaml), or add --force")
     for path, text in made.texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text, "--out", force=force)
@@ -95,9 +95,9 @@ def _report(made: "NewRecipe") -> None:
     echo(f"wrote {', '.join(map(str, made.texts))}")
     recipe = shlex.quote(str(made.recipe))
     typer.echo("next:")
-    typer.echo(f"  rayscribe train {recipe} --debug    # two batches through every stage, which keeps nothing")
+    typer.echo(f"  rayscribe train {recipe} --debug    # two batches through every stage; keeps no files")
     typer.echo(f"  rayscribe train {recipe}")
-    typer.echo(f"  rayscribe evaluate {recipe} --model {made.run_folder}    # once more, or of another split (--split)")
+    typer.echo(f"  rayscribe evaluate {recipe} --model {made.run_folder}    # again, or on another split (--split)")
 
 
 class Patience:
@@ -114,11 +114,11 @@ class Patience:
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, to print it.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Recipe to print.")] = None,
 ) -> None:
-    """List the recipes that are shipped, or print one.
+    """List the shipped recipes, or print one.
 
-    Each command that takes a recipe takes its name, too, unless the current folder has a file of that name.
+    Each command with a recipe also accepts a shipped recipe's name, unless the current folder has a file of that name.
 
     Example: rayscribe recipes
 
@@ -126,9 +126,9 @@ def recipes(
     """
     if name is not None:
         if name not in shipped_recipes():
-            # Names the nearest shipped recipes, unless the name is a file's.
+            # Raises an error with the nearest shipped recipes, unless the name is a file's.
             read_yaml(Path(name))
-            raise ConfigError(f"{name}: no shipped recipe: `rayscribe recipes` lists them")
+            raise ConfigError(f"{name}: not a shipped recipe: `rayscribe recipes` lists them")
         typer.echo(shipped_recipes()[name].read_text(encoding="utf-8"), nl=False)
         return
     for known, path in shipped_recipes().items():

@@ -24,14 +24,14 @@ def list_runs(
     queue: Annotated[str | None, typer.Option(help="Only runs of this queue.")] = None,
     user: Annotated[str | None, typer.Option(help="Only runs of this user.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="At most this many, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Largest number of runs.")] = 50,
     cursor: Annotated[str | None, typer.Option(help="Start where the previous page ended.")] = None,
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """List runs, newest first, with state, WER and reason.
 
-    Those of the queue, and those that this user has started without one, by `rayscribe train`, `launch` or task.py.
+    Lists runs of the queue, and runs that this user has started without it, by `rayscribe train`, `launch` or task.py.
 
     Example: rayscribe list --state TRAINING --state QUEUED --tag serbian
     """
@@ -79,7 +79,7 @@ def logs(
 ) -> None:
     """Print the logs of the driver and the workers.
 
-    They can be read while the run is active, and after its cluster is gone.
+    They can be read while the run is active, and after its cluster has ended.
 
     Example: rayscribe logs whisper-sr -f
 
@@ -88,8 +88,8 @@ def logs(
     with open_session(service) as session:
         if not session.runs.run(run_id).queue and source in (None, "driver"):
             echo(
-                f"{run_id} was started without a queue: it prints in its terminal only, unless it is started with "
-                f"`2>&1 | tee train.log`; what happened to it: rayscribe events {run_id}",
+                f"{run_id} was started without a queue: its output is only in its terminal, unless it was started with "
+                f"`2>&1 | tee train.log`; its changes of state: rayscribe events {run_id}",
                 err=True,
             )
         show = print_json if json_output else None
@@ -168,15 +168,15 @@ def events(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
 
 def forget(
     names: Annotated[list[str] | None, run_argument("Name of a run, or its folder or URL.")] = None,
-    gone: Annotated[bool, typer.Option("--gone", help="All whose folders are gone, or were never made.")] = False,
+    gone: Annotated[bool, typer.Option("--gone", help="All runs whose folders do not exist.")] = False,
     service: ServiceOption = None,
 ) -> None:
-    """Take runs without a queue out of this user's list. Their folders stay.
+    """Remove runs without a queue from this user's list. Their folders stay.
 
     Example: rayscribe forget --gone
     """
     if bool(names) == gone:
-        raise ConfigError("name runs, or give --gone for all whose folders are gone")
+        raise ConfigError("name runs, or give --gone for all runs whose folders do not exist")
     with open_session(service) as session:
         folders = session.runs.forget_gone() if gone else [session.runs.forget(name) for name in names or ()]
     for folder in folders:

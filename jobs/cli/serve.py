@@ -85,20 +85,20 @@ def serve(
 
 def ui(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any.")] = UI_PORT,
-    open_it: Annotated[bool, typer.Option("--open", help="Show them in the browser.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the browser.")] = False,
 ) -> None:
     """Show your runs in a browser of this machine.
 
-    The pages have states, curves, logs, reports and comparisons, and stop and resume runs. These are the runs that
-    `rayscribe list` shows without a service. The address that is printed works in one browser. A service has the
-    same pages, for all of its users, at its own address.
+    The pages have states, curves, logs, reports and comparisons, and can stop and resume runs. They show the runs that
+    `rayscribe list` shows without a service. The printed address works in one browser. A service has the same pages,
+    for all of its users, at its own address.
 
     Example: rayscribe ui --open
     """
     from jobs.api.server.process import serve_ui  # noqa: PLC0415
 
     def show(url: str) -> None:
-        typer.echo(f"your runs: {url}\nThe address works in one browser. Ctrl-C ends the pages.")
+        typer.echo(f"your runs: {url}\nThe address works in one browser. Press Ctrl-C to end.")
         if open_it:
             typer.launch(url)
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from jobs.submission.assemble import Bundle
     from trainers.findings import Finding
 
-# A cluster that responds accepts a job in less time. Seconds.
+# After this time, a hint is printed; a cluster that responds accepts a job faster. Seconds.
 HINT_S = 5.0
 
 AddressOption = Annotated[
@@ -71,7 +71,7 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
     spec: Spec,
     overrides: Overrides = [],  # noqa: B006
     priority: Annotated[
-        int | None, typer.Option(help="Larger starts first within the queue; short for --set job.priority=….")
+        int | None, typer.Option(help="Priority in the queue, largest first; short for --set job.priority=….")
     ] = None,
     address: AddressOption = None,
     cluster: ClusterOption = None,
@@ -83,8 +83,8 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
 ) -> None:
     """Check a recipe, package its code, and queue it as a run.
 
-    Without a service, a run is started, and retried after a failure, only while a command runs: this one runs until
-    Ray has accepted the first attempt, which the cluster then runs by itself, and with --follow to the run's end.
+    Without a service, runs are started and retried only while a command runs. This command runs until Ray has accepted
+    the first attempt, which then needs no command; with --follow it runs until the run has ended.
 
     Example: rayscribe submit jobs/specs/whisper_digits.yaml --set training.max_steps=200 --priority 10 --follow
     """
@@ -97,7 +97,7 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
 class Submission:
     """The options of a submission.
 
-    `goes_on` is True if the run continues when the command that follows it is interrupted.
+    `goes_on` is True if the run continues after an interrupt of the command.
     """
 
     service: str | None = None
@@ -115,7 +115,7 @@ class Submission:
 
 def submit_spec(found: JobSpec, how: Submission) -> None:
     """Packages, checks and queues a run, and reports on it."""
-    # Imported here: packaging uses Ray's own exclusion rules, and other commands do not need to import Ray.
+    # Imported here, since packaging uses Ray's own exclusion rules, and other commands do not need to import Ray.
     from jobs.submission.assemble import collect_bundle  # noqa: PLC0415
 
     screen.show(Stage("package", "collecting files"))
@@ -188,7 +188,7 @@ def resume(
     """Continue a run from its last complete checkpoint.
 
     The run has failed or was stopped. With --from, start a new run from another checkpoint. A run that was started
-    without a queue is continued in this process, as it was started.
+    without a queue continues in this process, with the same config and cluster.
 
     Example: rayscribe resume whisper-sr --follow
 
@@ -208,7 +208,7 @@ def resume(
             return
         config = None if checkpoint is None else branched(source_run, checkpoint, partial(_run_exists, session))
     if json_output:
-        raise ConfigError(f"--json: {source_run.id} was started without a queue, and is continued here: leave it out")
+        raise ConfigError(f"--json: {source_run.id} was started without a queue, and continues here: leave it out")
     raise typer.Exit(continue_run(source_run, found, config))
 
 
@@ -248,12 +248,12 @@ def preflight(
 
 
 def _known_address(named: str | None, service: str | None) -> str | None:
-    """Returns the cluster that a recipe names; without a service, else the default of this machine."""
+    """Returns the cluster that a recipe names, or else this machine's default; None with a service and no name."""
     return named or (None if service else default_address())
 
 
 def named_address(address: str | None, cluster: str | None, service: str | None) -> str | None:
-    """Returns the cluster that the options name; a service finds a cluster by its own name."""
+    """Returns the address of the cluster that the options name; None without one. A service looks up names itself."""
     if address is not None and cluster is not None:
         raise ConfigError("--address and --cluster both name a cluster: keep one")
     if cluster is None:
@@ -262,9 +262,9 @@ def named_address(address: str | None, cluster: str | None, service: str | None)
 
 
 def _is_local(named: str | None, service: str | None, *, ask: bool) -> bool:
-    """Returns True if the cluster is on this machine; a service's loopback address counts only if the service is local.
+    """Returns True if the cluster is on this machine; False for a service that is not on this machine.
 
-    If `ask` is False, a cluster that is not named counts as local.
+    If `ask` is False, an unnamed cluster is assumed to be local.
     """
     if service and not is_loopback_url(service):
         return False
@@ -359,7 +359,7 @@ def _report(session: CommandSession, run: Run, how: Submission) -> None:
 
 
 def _next_attempt(session: CommandSession, queued: Run) -> Run:
-    """Waits until Ray has accepted the attempt for which a run was queued, or its cluster is found to be gone."""
+    """Waits until Ray has accepted the next attempt of a queued run, the run ends, or its cluster was taken down."""
     status, hint_s = StatusPrinter(), time.monotonic() + HINT_S
 
     def submitted() -> bool:
@@ -381,7 +381,7 @@ def _next_attempt(session: CommandSession, queued: Run) -> Run:
 
 
 def _is_gone(address: str) -> bool:
-    """Returns True if a cluster was taken down; one that does not respond may be back later."""
+    """Returns True if a cluster was taken down; a cluster that only does not respond may respond later."""
     try:
         connect(address)
     except ClusterError as error:
@@ -390,7 +390,7 @@ def _is_gone(address: str) -> bool:
 
 
 def _check_checkpoint(run: Run, checkpoint: str) -> None:
-    """Checks the checkpoint's name if the run folder can be read from this machine; otherwise the nodes check it."""
+    """Checks a checkpoint's name if this machine can read the run folder; otherwise, the nodes check it."""
     from jobs.service.run_folders import RunFolders  # noqa: PLC0415
 
     names = RunFolders().checkpoints(run)
@@ -415,7 +415,7 @@ def _findings(
 
     clusters, known = None, _known_address(address, None)
     if known is not None:
-        # Imported here: Ray's client takes seconds to import.
+        # Imported here, since Ray's client takes seconds to import.
         from jobs.clusters.registry import Clusters  # noqa: PLC0415
 
         clusters = Clusters()

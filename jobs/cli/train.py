@@ -28,7 +28,7 @@ Spec = Annotated[
     Path,
     typer.Argument(
         metavar="SPEC",
-        help="Recipe: a file, or the name of a shipped one, e.g. whisper_micro.",
+        help="Recipe: a file, or the name of a shipped recipe, e.g. whisper_micro.",
         autocompletion=complete_recipe,
     ),
 ]
@@ -44,8 +44,8 @@ Overrides = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        help="A Ray cluster: host:port, or the URL of the dashboard of one on this host. Default: RAY_ADDRESS, or "
-        "this machine alone."
+        help="A Ray cluster: host:port, or the URL of a dashboard on this host. Default: RAY_ADDRESS, or this machine "
+        "only."
     ),
 ]
 Cluster = Annotated[
@@ -56,7 +56,7 @@ OnRay = Annotated[
     bool | None,
     typer.Option(
         "--ray/--no-ray",
-        help="Run on Ray, or all of it in this process. Default: on Ray where something needs it, else in processes of "
+        help="Run on Ray, or only in this process. Default: on Ray if the recipe needs it, otherwise in processes on "
         "this machine.",
     ),
 ]
@@ -70,7 +70,7 @@ def train(
     ray: OnRay = None,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Take two batches through every stage, in this process, and keep nothing."),
+        typer.Option("--debug", help="Run every stage on two batches, in this process, and keep no files."),
     ] = False,
     json_lines: JsonLines = False,
 ) -> None:
@@ -91,7 +91,7 @@ def prepare(
     ray: OnRay = None,
     texts: Annotated[
         bool,
-        typer.Option("--texts", help="Report on the transcripts: characters, mixed scripts, texts of odd lengths."),
+        typer.Option("--texts", help="Report on the transcripts: characters, mixed scripts, unusual lengths."),
     ] = False,
     json_lines: JsonLines = False,
 ) -> None:
@@ -119,7 +119,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 -- one parameter per option
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     nbest: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Write the N best hypotheses of each utterance, at most as many as beams."),
+        typer.Option(metavar="N", help="Write the N best hypotheses of each utterance; at most the number of beams."),
     ] = None,
     overrides: Overrides = [],  # noqa: B006
     address: Address = None,
@@ -157,9 +157,9 @@ def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) 
 
     Raises:
         ConflictError: the run is active or complete.
-        ConfigError: the working directory of its program is gone.
+        ConfigError: the working directory of its program does not exist.
     """
-    # A run whose driver ended before its work was complete is completed.
+    # If the driver ended too early, the run is continued even if its training succeeded.
     is_done = run.state == RunState.SUCCEEDED and (known.exit_code == 0 or known.is_running is None)
     if config is None and (not run.state.ended or is_done):
         fix = "nothing is left to do" if is_done else f"stop it first: `rayscribe stop {run.id}`"
@@ -168,7 +168,7 @@ def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) 
     if folder.is_dir():
         os.chdir(folder)
     elif known.config.get("trainer") == "script":
-        raise ConfigError(f"{run.id} runs a program in {folder}, which is not there: make that folder")
+        raise ConfigError(f"{run.id} runs a program in {folder}, which does not exist: create it")
     recipe = known.config if config is None else config
     recipe = resolve_program(recipe, os.environ, partial(echo, err=True))
     again = TaskArguments(
@@ -180,7 +180,7 @@ def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) 
 def model_of(text: str, service: str | None, argument: str = "--model") -> str:
     """Returns the folder of the run that an argument names, or the text itself if it is a location or a Hub id.
 
-    A run takes precedence over a folder of its name without a model, such as the recordings on which it was trained.
+    A run takes precedence over a folder of the same name without a model, e.g. the recordings it was trained on.
 
     Raises:
         NotFoundError: there is no such run.
@@ -202,10 +202,10 @@ def model_of(text: str, service: str | None, argument: str = "--model") -> str:
 
 
 def joined(address: str | None, cluster: str | None) -> str | None:
-    """Returns the address of the Ray to join; sets the token of a Ray that was started here, before Ray reads it.
+    """Returns the address of the Ray to join; sets the environment variables of its token if it was started here.
 
     Raises:
-        ConfigError: the cluster is elsewhere, and drivers join from within it.
+        ConfigError: the cluster is elsewhere, so that only its own hosts can join it.
         ClusterError: the cluster is not up yet, or has ended, so that another process may listen at its port.
     """
     if address is not None and cluster is not None:

@@ -1,1 +1,1 @@
-"""Ray clusters, as the service uses them; the only package that talks to Ray's Jobs API."""
+"""Ray clusters: jobs, capacity and logs; the only package that calls Ray's Jobs API."""

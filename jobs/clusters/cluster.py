@@ -1,4 +1,4 @@
-"""Interface of a Ray cluster, as the service uses it: jobs and capacity. `ray_jobs` implements it."""
+"""Interface of a Ray cluster for the service: jobs, logs and capacity. `ray_jobs` implements it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ ENDED_STATUSES = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 @dataclass(frozen=True)
 class JobInfo:
-    """A job as Ray's Jobs API shows it.
+    """A job's state in Ray's Jobs API.
 
     Attributes:
-        known: True if the cluster knows the job; one that was restarted does not.
-        status: RUNNING only means that the entrypoint has started.
-        exit_code: The entrypoint's; None while it runs, if it never ran, and for STOPPED.
-        message: For a failure, includes the last lines of the log.
+        known: True if the cluster knows the job; after a restart, it does not.
+        status: Ray's status; RUNNING only means that the entrypoint has started.
+        exit_code: Exit code of the entrypoint; None while it runs, if it never ran, and for STOPPED.
+        message: Ray's message; for a failure, includes the last lines of the log.
         error_type: Ray's JobErrorType, e.g. RUNTIME_ENV_SETUP_FAILURE; "" if there is none.
-        ray_job_id: Ray's own number of the driver, "" before it has connected.
-        uid: The run to which the job belongs, "" if it was not submitted by a ledger.
+        ray_job_id: Ray's own id of the driver; "" before it has connected.
+        uid: Uid of the job's run; "" if no ledger has submitted the job.
     """
 
     known: bool
@@ -41,7 +41,7 @@ class JobInfo:
 
 
 class Cluster(Protocol):
-    """One cluster. Every method raises ClusterError if it does not respond."""
+    """One cluster. Every method raises ClusterError if the cluster does not respond."""
 
     def submit(self, request: SubmitRequest) -> bool:
         """Uploads the package and starts the entrypoint; returns False if the cluster already has this submission.
@@ -60,13 +60,13 @@ class Cluster(Protocol):
         """Returns the state of all submitted jobs, by submission id."""
 
     def capacity(self, grows_to: Mapping[str, float]) -> Capacity:
-        """Returns the logical resources of living nodes; the configured autoscaler can grow them to `grows_to`."""
+        """Returns the logical resources of living nodes, and `grows_to`, to which an autoscaler can grow them."""
 
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
-        """Returns the bundles for which a job's placement groups wait; empty if none waits."""
+        """Returns the bundles of a job's pending placement groups; empty if none is pending."""
 
     def log(self, submission_id: str, start: int, size: int, *, last_lines: int | None = None) -> bytes:
-        """Returns up to `size` bytes of the entrypoint's output, or of its last lines, from `start` on.
+        """Returns up to `size` bytes, from byte `start` on, of the entrypoint's output or its last lines.
 
         Raises:
             JobLostError: the cluster does not know the job.
@@ -76,4 +76,4 @@ class Cluster(Protocol):
         """Returns the last lines of the package installation's log, at most `size` bytes; b"" if there is none."""
 
     def stop(self, submission_id: str) -> None:
-        """Requests a job's end; a second request changes nothing. Raises ClusterError also for an unknown job."""
+        """Requests a job's stop; repeated calls change nothing. Also raises ClusterError for an unknown job."""

@@ -1,8 +1,8 @@
-"""Ends a cluster that has had no job for a while; runs on the head. Ray's own idle timeout does not end the head.
+"""Ends a cluster after a time without jobs; runs on the head. Ray's own idle timeout does not end the head.
 
-On a cloud, the machines are terminated, the head last, through Ray's own node provider and the file that `ray up`
-left on the head: `ray down` would first stop the container in which this module runs. Own hosts keep running, without
-Ray. A local Ray is ended by its processes.
+On a cloud, terminates all machines, the head last, by Ray's own node provider and the file that `ray up` left on the
+head; `ray down` would first stop the container in which this module runs. On own hosts, stops Ray; the hosts keep
+running. For a local Ray, ends its processes.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Waits until the cluster has been idle for `limit_s`, and ends it; continues after any error."""
+    """Waits until the cluster has been idle for `limit_s` seconds, then ends it; continues after any error."""
     idle_s, ending = 0.0, False
     seen_s: float | None = None
     while True:
@@ -51,10 +51,10 @@ def watch(
         except Exception as error:  # whatever the error is, unused machines must not stay
             print(f"the jobs are not known: {type(error).__name__}: {error}", flush=True)
         now_s = clock()
-        # While the number of jobs is unknown, jobs may be running: that time does not count as idle.
+        # Time during which the number of jobs is unknown does not count as idle, since jobs may be running.
         idle_s = 0.0 if working else idle_s + (now_s - seen_s if working == 0 and seen_s is not None else 0.0)
         seen_s = now_s if working == 0 else None
-        # A failed attempt to end the cluster may have ended the dashboard.
+        # Once decided, ending is retried even if the number is unknown: the last try may have ended the dashboard.
         ending = not working and (ending or (working == 0 and idle_s >= limit_s))
         if ending:
             try:
@@ -62,20 +62,20 @@ def watch(
                 end()
                 return
             except Exception as error:  # as above
-                print(f"{type(error).__name__}: {error}; it is tried again", flush=True)
+                print(f"{type(error).__name__}: {error}; retrying", flush=True)
         sleep(POLL_S)
 
 
 def working_jobs(address: str, folder: Path | None) -> int:
-    """Returns the number of jobs that run on the Ray of this host, even if its dashboard has died or hangs.
+    """Returns the number of jobs that run on this host's Ray, even if its dashboard has died or hangs.
 
-    If the dashboard does not respond, reads the jobs from the control store, as the dashboard does, of each Ray on
-    the host. Returns 0 if no Ray is left. Without a `folder`, that of a local Ray, all processes of this user count.
+    If the dashboard does not respond, reads the jobs of each Ray on the host from its control store. Returns 0 if no
+    Ray is left. With the `folder` of a local Ray, considers only that Ray, otherwise all processes of this user.
 
     Raises:
-        ClusterError: neither responds.
+        ClusterError: neither the dashboard nor a control store responds.
     """
-    # Imported here: it reads the environment.
+    # Imported here, since it reads the environment.
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
 
     try:
@@ -88,16 +88,16 @@ def working_jobs(address: str, folder: Path | None) -> int:
         addresses = control_stores_of(processes)
         if not addresses:
             raise
-        # In a process of its own, since Ray aborts a process without a token.
+        # In a separate process, since Ray aborts a process without a token.
         working = sum(int(_run([sys.executable, "-c", ASK, one]).split()[-1]) for one in sorted(addresses))
         print(f"{error}; its control store has {counted(working, 'job')} at work", flush=True)
         return working
 
 
 def control_stores_of(processes: Sequence[psutil.Process]) -> set[str]:
-    """Returns the addresses that drivers join, of the Rays whose control store is one of these processes.
+    """Returns the addresses for drivers of each Ray whose control store is one of these processes.
 
-    A node of another host's Ray may run here, too, and that host must not get the token.
+    Excludes Rays of other hosts, which may have a node here and must not get the token.
     """
     ports: set[str] = set()
     for process in processes:
@@ -130,14 +130,14 @@ def end_cluster() -> None:
         for command in stop_commands(config):
             _run(command)
     else:
-        # Its autoscaler would replace terminated workers.
+        # Ray's autoscaler would replace terminated workers.
         _run(login_shell(stop_line(config)))
         terminate_machines(config)
 
 
 def terminate_machines(config: dict[str, Any]) -> None:
     """Terminates all machines of a cloud, this one last; raises ClusterError if workers remain."""
-    # Imported here: it takes seconds.
+    # Imported here, since it takes seconds.
     from ray.autoscaler.tags import NODE_KIND_HEAD, NODE_KIND_WORKER, TAG_RAY_NODE_KIND  # noqa: PLC0415
 
     from jobs.clusters.ray_private import node_provider  # noqa: PLC0415
@@ -146,7 +146,7 @@ def terminate_machines(config: dict[str, Any]) -> None:
     end = time.monotonic() + TIMEOUT_S
     while workers := cloud.non_terminated_nodes({TAG_RAY_NODE_KIND: NODE_KIND_WORKER}):
         if time.monotonic() > end:
-            raise ClusterError(f"workers are still there after {TIMEOUT_S:.0f} s: {', '.join(workers)}")
+            raise ClusterError(f"workers still exist after {TIMEOUT_S:.0f} s: {', '.join(workers)}")
         cloud.terminate_nodes(workers)
         time.sleep(TERMINATE_POLL_S)
     cloud.terminate_nodes(cloud.non_terminated_nodes({TAG_RAY_NODE_KIND: NODE_KIND_HEAD}))
@@ -163,9 +163,9 @@ def _run(command: Sequence[str]) -> str:
 
 
 def end_former(option: str, value: str) -> None:
-    """Ends this user's other watches of the same cluster on this host, found by their command lines."""
+    """Ends this user's other idle watches of the same cluster on this host, found by their command lines."""
     for process in own_processes():
-        # Processes that have ended meanwhile.
+        # The process may have ended meanwhile.
         with contextlib.suppress(psutil.Error):
             if process.pid == os.getpid():
                 continue
@@ -177,10 +177,10 @@ def end_former(option: str, value: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Watches until the cluster has ended."""
     parser = argparse.ArgumentParser(prog=f"python -m {IDLE_STOP}", description=__doc__)
-    parser.add_argument("--minutes", type=float, required=True, help="minutes without jobs; 0: end what watches")
+    parser.add_argument("--minutes", type=float, required=True, help="minutes without jobs; 0: only end a watch")
     parser.add_argument("--cluster", default="", help="name of the cluster of `ray up` whose head this is")
     parser.add_argument("--address", default="http://127.0.0.1:8265", help="URL of the dashboard")
-    parser.add_argument("--folder", type=Path, help="temporary folder of a Ray of this machine alone")
+    parser.add_argument("--folder", type=Path, help="temporary folder of a local Ray")
     given = parser.parse_args(arguments)
     end_former(*(("--cluster", given.cluster) if given.folder is None else ("--folder", str(given.folder))))
     if given.minutes == 0:

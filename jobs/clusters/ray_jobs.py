@@ -1,4 +1,4 @@
-"""Implements `Cluster`; the only module that talks to Ray's Jobs API, and to its state API."""
+"""Implements `Cluster`; the only module that calls Ray's Jobs API and state API."""
 
 import logging
 import time
@@ -25,20 +25,20 @@ from trainers.distributed.local_ray import agent_clash
 
 Result = TypeVar("Result")
 
-# Error of a cluster that has just started, until its job agent is up.
+# Error of a cluster that has just started, until its job agent runs.
 NO_AGENT = "No available agent to submit job"
-AGENT_CLASH = "Usually another Ray on the same host holds the agent's port, 52365 by default"
+AGENT_CLASH = "Usually another Ray on the same host uses the agent's port, 52365 by default"
 ALREADY_EXISTS = "already exists"
 NOT_FOUND = "does not exist"
 START_TIMEOUT_S = 60.0
-# Longest start of a Ray on a busy machine. Seconds.
+# Longest start of Ray on a busy machine. Seconds.
 UP_TIMEOUT_S = 180.0
 # Submitting includes uploading the working directory.
 SUBMIT_TIMEOUT_S = 300.0
 POLL_S = 0.5
 
-# HTTP statuses of a request that is not valid: bad request, too large, unprocessable. Not 404: a proxy in front of a
-# head that is being replaced also sends it.
+# HTTP statuses of a request that is not valid: bad request, too large, unprocessable. Not 404, since a proxy in front
+# of a head that is being replaced also sends it.
 REJECTED_STATUSES = (400, 413, 422)
 # Without a token; with a wrong one.
 UNAUTHORIZED_STATUSES = (401, 403)
@@ -148,7 +148,7 @@ class RayJobs:
         return self._call(read)
 
     def stop(self, submission_id: str) -> None:
-        """Stops a job; a pending one stops when its entrypoint starts."""
+        """Stops a job; a pending job stops when its entrypoint starts."""
         self._call(lambda: self._client.stop_job(submission_id))
 
     def _start(self, request: SubmitRequest) -> None:
@@ -172,7 +172,7 @@ class RayJobs:
             port = urlsplit(self._endpoint.url).port or 80
             clash = agent_clash(port) if self._endpoint.on_this_machine else None
             raise JobLostError(
-                f"{self.address} takes no jobs ({NO_AGENT}): the agent of its dashboard does not listen on any node. "
+                f"{self.address} accepts no jobs ({NO_AGENT}): its dashboard's agent does not listen on any node. "
                 f"{clash or AGENT_CLASH}; start the cluster with free ports (rayscribe cluster up --local finds them, "
                 "ray start takes --dashboard-agent-listen-port)"
             ) from error
@@ -220,7 +220,7 @@ def _has_status(error: Exception, statuses: Collection[int]) -> bool:
 
 
 def _token_error(address: str, error: Exception) -> str:
-    """Returns what the response 401 or 403 means, and the fix."""
+    """Returns the meaning of a response 401 or 403, and the fix."""
     missing = "Authentication required" in str(error) or _has_status(error, (401,))
     what = "requires a token, and none was sent (401)" if missing else "refuses the token (403)"
     if cluster_name(address) is not None:
@@ -232,6 +232,6 @@ def _token_error(address: str, error: Exception) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """Returns the actual error: Ray's message may start with a traceback of the dashboard, and ends with a period."""
+    """Returns the last line of Ray's message, without its period; a traceback of the dashboard may come before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
     return lines[-1][:500].rstrip(".") if lines else type(error).__name__

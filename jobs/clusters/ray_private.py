@@ -1,4 +1,4 @@
-"""All uses of Ray's private interfaces on the jobs side; a test fails when Ray changes one of them.
+"""All uses of Ray's private interfaces in `jobs`; a test fails if Ray changes one of them.
 
 They are: the base class of Ray's HTTP clients, whose constructors replace the given address by RAY_API_SERVER_ADDRESS
 or RAY_ADDRESS; its request method, which has no timeout and reads each response to its end; the headers with which
@@ -28,9 +28,9 @@ from ray.util.state.common import ListApiOptions, StateResource
 
 from jobs.addresses import direct
 
-# Ray's client has no timeout for a dashboard that hangs, nor between two pieces of a response.
+# Ray's client has no timeout of its own for a dashboard that hangs, before or during a response. Seconds.
 RESPONSE_TIMEOUT_S = 30.0
-# For reading a part of a log: the state API has no offset, so everything before the part is transferred, too.
+# Timeout of reading a part of a log; the state API has no offset, so everything before the part is transferred too.
 LOG_TIMEOUT_S = 60.0
 LOG_BLOCK_BYTES = 1 << 16
 # Error of the state API for a job that has printed nothing yet.
@@ -48,7 +48,7 @@ NOISY_LOGGERS = (
 
 
 class JobsClient(JobSubmissionClient):
-    """Ray's client of the Jobs API, for the given address, and with a timeout."""
+    """Ray's client of the Jobs API, for the given address, with a timeout."""
 
     def __init__(self, address: str, headers: Mapping[str, str] | None = None):
         SubmissionClient.__init__(self, address=address, headers=dict(headers or {}))
@@ -60,11 +60,11 @@ class JobsClient(JobSubmissionClient):
         return super()._do_request(method, endpoint, **options, **direct(self._address))
 
     def upload(self, package: str) -> str:
-        """Uploads a zip unless the cluster has it; returns its URI there."""
+        """Uploads a zip unless the cluster has it; returns its URI on the cluster."""
         return self._upload_package_if_needed(package, include_gitignore=False, is_file=True)
 
     def log_part(self, node_id: str, name: str, *, start: int, size: int, last_lines: int | None = None) -> bytes:
-        """Returns a part of a node's log, without holding more of it in memory here or there; b"" if there is no log.
+        """Returns a part of a node's log; b"" if there is no log. Neither side reads more of it into memory at once.
 
         The Jobs API has only the complete log, which its agent reads into memory at once and blocks meanwhile. The
         state API sends the file in blocks.
@@ -124,7 +124,7 @@ def _part(blocks: Iterable[bytes], start: int, size: int) -> bytes:
 
 
 def token_headers() -> Mapping[str, str]:
-    """Returns the headers with which Ray's own clients would authenticate from here; empty without a token."""
+    """Returns the authentication headers of Ray's clients in this process; empty if they have no token."""
     try:
         return get_auth_headers_if_auth_enabled({})
     except (RayError, RuntimeError, OSError):
@@ -132,10 +132,10 @@ def token_headers() -> Mapping[str, str]:
 
 
 def token_headers_without_mode() -> Mapping[str, str] | None:
-    """Returns headers with the token that is found here if RAY_AUTH_MODE is not set; None if it is, or without a token.
+    """Returns headers with Ray's token on this machine; None if RAY_AUTH_MODE is set, or there is no token.
 
-    `ray start` then protects a Ray by a token that it finds, such as the one that `ray.init` leaves in
-    ~/.ray/auth_token; Ray's own clients send none.
+    Without RAY_AUTH_MODE, `ray start` requires a token that it finds, e.g. the one that `ray.init` writes to
+    ~/.ray/auth_token, but Ray's own clients do not send it.
     """
     if "RAY_AUTH_MODE" in os.environ:
         return None
@@ -145,13 +145,13 @@ def token_headers_without_mode() -> Mapping[str, str] | None:
     except (RayError, RuntimeError, OSError):
         return None
     finally:
-        # A cached token would make a driver in this process require it of a cluster without tokens, whose actors then
+        # With a cached token, a driver in this process would use it with a cluster without tokens, and actors would
         # die.
         loader.reset_cache()
 
 
 def jobs_in_control_store(gcs_address: str) -> list[str]:
-    """Returns jobs and drivers that have not ended, by submission id or Ray's own id, as a dashboard would.
+    """Returns the submission ids, or Ray's own ids, of jobs and drivers that have not ended, as the dashboard does.
 
     Raises:
         RayError: the control store does not respond, or refuses the token.
@@ -168,5 +168,5 @@ def jobs_in_control_store(gcs_address: str) -> list[str]:
 
 
 def node_provider(provider: dict[str, Any], cluster_name: str) -> Any:
-    """Returns the node provider by which Ray's autoscaler starts and terminates machines, from fields of `ray up`."""
+    """Returns the node provider with which Ray's autoscaler starts and terminates machines, for a `ray up` file."""
     return _get_node_provider(provider, cluster_name, use_cache=False)

@@ -1,4 +1,4 @@
-"""The clusters of a controller: connected on first use, read once per round, not called while they are down.
+"""The clusters of a controller: connects on first use, reads jobs once per round, and pauses calls after failures.
 
 For clients that show runs, capacity is cached, so that a page of runs never waits long for a dashboard that hangs.
 """
@@ -24,25 +24,25 @@ from jobs.submission.ray_request import SubmitRequest
 
 Result = TypeVar("Result")
 
-# A cluster that did not respond is called again after PAUSE_S; one that hung, after PAUSE_FACTOR times as long as it
-# hung, so that others need not wait for it.
+# A cluster that did not respond is called again after PAUSE_S; a cluster that hung, after PAUSE_FACTOR times the time
+# that it hung, so that others need not wait for it.
 PAUSE_S = 5.0
 PAUSE_FACTOR = 4.0
 MAX_PAUSE_S = 120.0
 SLOW_CALL_S = 5.0
 # Age up to which a cached capacity is used.
 CACHE_TTL_S = 5.0
-# Longest wait of a caller for a new capacity; after it a stale one is used, up to MAX_STALE_S old.
+# Longest wait of a caller for a new capacity; then an old one is used, up to an age of MAX_STALE_S.
 WAIT_S = 1.0
 MAX_STALE_S = 60.0
 
 
 def growth_of(address: str) -> dict[str, float]:
-    """Returns the most of each logical resource that a cloud's cluster can have: the sum over nodes its file allows.
+    """Returns the largest amount of each logical resource that a cloud's cluster can have, summed over its node types.
 
-    Living nodes do not show this, since pools may be empty, and Ray has no call for it. Own hosts all exist already.
-    Node types whose resources are not in the file are left out. Empty if the cluster was not started from this
-    machine, or does not grow.
+    Computed from its file, since pools may have no living nodes, and Ray has no API for it. Node types without
+    resources in the file are left out. Empty if the cluster was not started from this machine, or does not grow, e.g.
+    on own hosts.
     """
     most: dict[str, float] = {}
     record = _record_of(address)
@@ -62,8 +62,7 @@ def growth_of(address: str) -> dict[str, float]:
 def has_release(address: str, release: str) -> bool:
     """Returns True if all nodes of a cluster are known to have this version of Rayscribe.
 
-    A Ray of this machine has the version that started it; with a rendered file, each node checks its own before it
-    joins.
+    A local Ray has the version that started it; with a rendered file, each node checks its version before it joins.
     """
     record = _record_of(address)
     if not isinstance(record, RayUpRecord):
@@ -90,7 +89,7 @@ class Clusters:
         connect: Callable[[str], Cluster] = RayJobs,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Opens no connection yet; `grows_to` has the resources to which an autoscaler can grow each, by address."""
+        """Opens no connection yet; `grows_to` has the resources to which autoscalers can grow clusters, by address."""
         self._grows_to, self._connect, self._clock = grows_to or {}, connect, clock
         self._open: dict[str, Cluster] = {}
         self._down: dict[str, tuple[float, ClusterError]] = {}
@@ -101,7 +100,7 @@ class Clusters:
         self._job_infos = {}
 
     def job_info(self, address: str, submission_id: str, uid: str) -> JobInfo:
-        """Returns the state of a run's job as of this round; unknown if another run's job has this id."""
+        """Returns the state of a run's job in this round; `known` is False if another run's job has this id."""
         if address not in self._job_infos:
             self._job_infos[address] = self._call(address, lambda cluster: cluster.job_infos(), whole_cluster=True)
         found = self._job_infos[address].get(submission_id)
@@ -118,7 +117,7 @@ class Clusters:
         self._call(address, lambda cluster: cluster.stop(submission_id))
 
     def log(self, address: str, submission_id: str, start: int, size: int, *, last_lines: int | None = None) -> bytes:
-        """Returns a part of the entrypoint's output so far; may take a minute, and pauses no cluster."""
+        """Returns a part of the entrypoint's output so far; may take a minute, and never pauses the cluster."""
         return self._call(
             address, lambda cluster: cluster.log(submission_id, start, size, last_lines=last_lines), pauses=False
         )
@@ -135,10 +134,10 @@ class Clusters:
     def _call(
         self, address: str, call: Callable[[Cluster], Result], *, whole_cluster: bool = False, pauses: bool = True
     ) -> Result:
-        """Calls a cluster, unless it is paused.
+        """Calls a cluster; raises its last ClusterError while it is paused.
 
-        A cluster is paused after a call about the complete cluster has failed, or after a call with `pauses` has
-        hung: one job's missing or large log says nothing about the others.
+        A cluster is paused after a failed call with `whole_cluster`, or a failed call with `pauses` that hung. Calls
+        for logs have no `pauses`, since one job's missing or large log says nothing about others.
         """
         retry_at_s, before = self._down.get(address, (-math.inf, ClusterError("")))
         start_s = self._clock()
@@ -166,7 +165,7 @@ class Clusters:
 
 
 class CachingClusters(Clusters):
-    """Clusters with a cache, for the API and the command line; the controller, which acts on them, uses none."""
+    """Clusters with cached capacity, for the API and the command line; the controller needs current values."""
 
     def __init__(
         self,
@@ -176,11 +175,11 @@ class CachingClusters(Clusters):
         clock: Callable[[], float] = time.monotonic,
         wait_s: float = WAIT_S,
     ):
-        """Opens no connection yet, see Clusters; a caller waits `wait_s` for a new capacity."""
+        """Opens no connection yet, see Clusters; a caller waits up to `wait_s` for a new capacity."""
         super().__init__(grows_to, connect=connect, clock=clock)
         self._wait_s = wait_s
         self._lock = threading.Lock()
-        # By address: when the capacity was asked for, and the answer.
+        # By address: time of the request for the capacity, and its future.
         self._requests: dict[str, tuple[float, Future[Capacity]]] = {}
         self._sizes: dict[str, tuple[float, Capacity]] = {}
 
@@ -210,5 +209,5 @@ class CachingClusters(Clusters):
 
 
 def _copy_of(error: ClusterError) -> ClusterError:
-    """Returns a copy of the error without its traceback, which would keep the frames of all raisers alive."""
+    """Returns a copy of the error without its traceback, which would keep frames alive."""
     return type(error)(str(error))

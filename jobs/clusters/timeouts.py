@@ -13,7 +13,7 @@ class CallTimeoutError(Exception):
 
 
 def in_thread(call: Callable[[], Result]) -> Future[Result]:
-    """Starts a call in a thread that delays no exit of the process; the future has its result or any error."""
+    """Starts a call in a daemon thread, which does not delay exit; returns a future with its result or error."""
     future: Future[Result] = Future()
 
     def run() -> None:

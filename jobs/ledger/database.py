@@ -1,9 +1,9 @@
 """Opens the database and provides transactions: SQLite in one file, or PostgreSQL.
 
-Both admit one writer at a time: SQLite by BEGIN IMMEDIATE, PostgreSQL by a lock on the lease's row, taken before
-anything else. So a writer sees all that earlier ones wrote, writers never deadlock, and events are numbered in the
-order in which their transactions become visible: a reader that has read up to a number has missed none below it,
-which PostgreSQL's sequences alone do not promise.
+Both admit one writer at a time: SQLite by BEGIN IMMEDIATE, PostgreSQL by a lock on the lease's row, which is acquired
+first. So a writer sees all that earlier writers wrote, writers never deadlock, and events are numbered in the order in
+which their transactions become visible. A reader that has read up to a number has therefore missed no smaller number,
+which PostgreSQL's sequences alone do not guarantee.
 """
 
 import os
@@ -29,22 +29,22 @@ from trainers.config.storage_location import in_home
 from trainers.distributed.machine import make_private_folder
 from trainers.errors import ConfigError
 
-# Longest wait of a writer for the one before it. Transactions take milliseconds; a checkpoint on a slow disk,
-# seconds.
+# Longest wait of a writer for the previous writer. Transactions take milliseconds; a database checkpoint on a slow
+# disk takes seconds.
 LOCK_WAIT_S = 30.0
-# PostgreSQL ends a writer that is idle for this long within a transaction (it was paused, or its network is gone), so
-# that another can take over. SQLite cannot, but its writers are all on one machine.
+# PostgreSQL ends a writer that is idle for this long within a transaction (paused, or without a network), so that
+# another can take over. SQLite cannot, but its writers are all on one machine.
 WRITER_IDLE_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10
 # Longest wait for a response that the network has lost.
 UNACKNOWLEDGED_MS = 30_000
 
 _WRITES = "rayscribe_writes"
-_MIGRATION_LOCK = 0x7261797363726962  # "rayscrib": a number of PostgreSQL's advisory locks, the same for all services
+_MIGRATION_LOCK = 0x7261797363726962  # "rayscrib"; number of a PostgreSQL advisory lock, the same for all services
 _RETRY_S = 0.05
 _HINTS = {
     "sqlite": "check that the file and its folder can be written, that the disk is local and not full, and that no "
-    "other program holds the file",
+    "other program locks the file",
     "postgresql": "check that the server is up, that the database exists, and that this user may connect to it and "
     "make tables in it",
 }
@@ -65,7 +65,7 @@ def parse(text: str) -> URL:
         url = make_url(text)
     except (ArgumentError, ValueError):
         # A URL that cannot be parsed cannot be masked reliably either.
-        raise ConfigError(f"the ledger's database is no URL; write {FORMS}") from None
+        raise ConfigError(f"the ledger's database is not a URL; write {FORMS}") from None
     if url.drivername in _POSTGRES_NAMES:
         return url.set(drivername=POSTGRES_DRIVER)
     if url.drivername != "sqlite":
@@ -95,7 +95,7 @@ class Database:
     """A database that provides transactions. Threads may share it.
 
     Attributes:
-        url: Its URL, passwords masked.
+        url: URL with masked passwords.
     """
 
     def __init__(self, engine: Engine, url: str):
@@ -106,7 +106,7 @@ class Database:
 
     @classmethod
     def open(cls, text: str) -> "Database":
-        """Opens a database, and creates or migrates its tables; raises as `parse`, and LedgerError if that fails."""
+        """Opens a database, and creates or migrates its tables; raises like `parse`, and LedgerError if that fails."""
         url = parse(text)
         sqlite = url.get_backend_name() == "sqlite"
         database = cls(_sqlite(url) if sqlite else _postgres(url), masked(url))
@@ -137,11 +137,11 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Opens a transaction that writes: all of it is committed, or nothing if the block raises.
+        """Opens a transaction that writes; commits it after the block, or rolls it back if the block raises.
 
         Raises:
             LedgerError: the database does not respond. If the response to COMMIT was lost, the transaction may
-                still have been committed: read again before acting.
+                have been committed, so read again before acting.
         """
         # The inner transaction would wait for the outer one forever.
         assert not getattr(self._thread, "writes", False), "a transaction of the ledger inside another"
@@ -166,20 +166,20 @@ class Database:
             _upgrade(connection)
 
     def _is_newest(self, connection: Connection) -> bool:
-        """Returns True if there is nothing to migrate; raises ServiceError on tables of an unknown version."""
+        """Returns True if there is nothing to migrate; raises ServiceError if the tables have an unknown version."""
         steps = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
         at = MigrationContext.configure(connection).get_current_revision()
         if at is not None and at not in {step.revision for step in steps.walk_revisions()}:
             raise ServiceError(
-                f"the ledger {self.url} is of another version of Rayscribe (its tables are those of {at}, this one "
-                f"knows them up to {steps.get_current_head()}): install that version, or choose another ledger by "
-                "RAYSCRIBE_HOME or --database"
+                f"the ledger {self.url} belongs to another version of Rayscribe (its tables have version {at}, this "
+                f"Rayscribe supports up to {steps.get_current_head()}): install that version, or choose another ledger "
+                "by RAYSCRIBE_HOME or --database"
             )
         return at == steps.get_current_head()
 
     @contextmanager
     def _ledger_errors(self) -> Iterator[None]:
-        """Converts errors of the database driver to LedgerError; violated constraints are left to the callers."""
+        """Converts errors of the database driver to LedgerError, except violated constraints."""
         try:
             yield
         except IntegrityError:
@@ -195,14 +195,14 @@ class Database:
 
 
 def _sqlite(url: URL) -> Engine:
-    # The driver must not begin transactions by itself: it would begin none before reading, and deferred ones to
-    # write.
+    # The driver must not begin transactions by itself, since it would begin none for reading, and deferred ones for
+    # writing.
     engine = create_engine(url, hide_parameters=True, connect_args={"isolation_level": None, "timeout": LOCK_WAIT_S})
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, record: object) -> None:
         connection.execute("PRAGMA foreign_keys=ON")
-        # Commits survive a loss of power, which WAL's usual NORMAL does not promise.
+        # Commits survive a power loss, which WAL's default NORMAL does not guarantee.
         connection.execute("PRAGMA synchronous=FULL")
 
     @event.listens_for(engine, "begin")
@@ -224,7 +224,7 @@ def _postgres(url: URL) -> Engine:
 
 
 def _set_timeouts(connection: Connection) -> None:
-    """Sets timeouts for this transaction only, so that a pooler's connection keeps none of them."""
+    """Sets timeouts for this transaction only, so that a pooled connection does not keep them."""
     connection.execute(
         select(
             func.set_config("lock_timeout", f"{LOCK_WAIT_S * 1000:.0f}ms", True),
@@ -251,7 +251,7 @@ def _prepare_file(path: Path) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    """Creates the tables, or runs all missing migrations, in the open transaction of `connection`: all or nothing."""
+    """Creates the tables, or runs all missing migrations, in the open transaction of `connection`."""
     steps = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
     context = MigrationContext.configure(connection)
     if context.get_current_revision() is None:
@@ -259,7 +259,7 @@ def _upgrade(connection: Connection) -> None:
         connection.execute(insert(tables.lease).values(name=tables.CONTROLLER, epoch=0, beat=0))
         context.stamp(steps, "head")
         return
-    # As Alembic's documentation of EnvironmentContext has it.
+    # As in Alembic's documentation of EnvironmentContext.
     missing = EnvironmentContext(Config(), steps, fn=lambda revision, _: steps._upgrade_revs("head", revision))
     with _one_at_a_time, missing:
         missing.configure(connection=connection, target_metadata=tables.METADATA)

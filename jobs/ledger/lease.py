@@ -1,7 +1,7 @@
 """The lease: the right to run the controller, held by one service at a time. Clocks of machines are never compared.
 
-The holder increments a beat. A candidate watches the beat by its own clock, and takes over when the beat has not
-changed for the time to live; its update succeeds only if the beat is still the same. Taking over begins a new epoch.
+The holder increments a beat. A candidate measures by its own clock how long the beat is unchanged, and takes over
+after the time to live, by an update that succeeds only if the beat is still the same. A takeover begins a new epoch.
 Every write checks the epoch in its own transaction, so a holder that was suspended during a takeover writes nothing.
 """
 
@@ -19,7 +19,7 @@ from jobs.ledger.database import Database
 
 
 class LeaseRow(NamedTuple):
-    """The lease as it was read. A takeover increments the epoch, a renewal the beat; without a holder it is free."""
+    """The lease's row. A takeover increments the epoch, a renewal the beat; the lease is free if `holder` is None."""
 
     holder: str | None
     epoch: int
@@ -29,11 +29,11 @@ class LeaseRow(NamedTuple):
 class Lease:
     """One candidate's view of the lease.
 
-    Two candidates of the same name are told apart by their epochs, so a restarted service does not mistake its
-    predecessor's lease for its own.
+    Two candidates of the same name have different epochs, so a restarted service does not mistake its predecessor's
+    lease for its own.
 
     Attributes:
-        epoch: Grows each time that another process takes over. None: not held, as far as is known here.
+        epoch: Number of the takeover by which this candidate holds the lease; None if it does not, as far as it knows.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Lease:
     ):
         """Does not take the lease yet.
 
-        A holder whose beat has not changed for `ttl_s`, by a monotonic clock, has lost the lease; one whose process
-        `is_dead` loses it at once.
+        A holder loses the lease if its beat has not changed for `ttl_s`, by a monotonic clock, or at once if its
+        process `is_dead`.
         """
         self._is_dead = is_dead
         self.holder, self._database, self._ttl_s, self._clock = holder, database, ttl_s, clock
@@ -67,7 +67,7 @@ class Lease:
         Call it several times within the time to live.
 
         Raises:
-            ServiceError: the database does not respond; whether the lease is held is unknown then.
+            ServiceError: the database does not respond, so it is not known whether the lease is held.
         """
         now_s = self._tried_s = self._clock()
         if self.epoch is not None and self._renew(self.epoch):
@@ -103,7 +103,7 @@ class Lease:
             thread.join()
 
     def keep(self, longest_s: float) -> None:
-        """Renews the lease if it is held; see `kept`. Safe during `try_hold`: it does not change another epoch."""
+        """Renews the lease if it is held; see `kept`. Safe during `try_hold`, since it changes no other epoch."""
         epoch, now_s = self.epoch, self._clock()
         if epoch is not None and now_s - self._tried_s < longest_s and self._renew(epoch):
             self._renewed_s = now_s

@@ -42,7 +42,7 @@ ROWS_AT_ONCE = 20
 class Ledger:
     """Runs, attempts, events, the lease and tokens. Threads may share it; processes open their own.
 
-    Any method raises ServiceError while the database does not respond, and works again once it does; it raises
+    Methods raise ServiceError while the database does not respond, and work again once it does; they raise
     NotFoundError for a run that does not exist.
     """
 
@@ -56,7 +56,7 @@ class Ledger:
 
     @classmethod
     def open(cls, url: str) -> "Ledger":
-        """Opens a ledger; creates the file and missing tables. Two processes may do so at once.
+        """Opens a ledger; creates the file and missing tables. Two processes may do this at once.
 
         Raises:
             ConfigError: the URL is not that of a SQLite file or a PostgreSQL database.
@@ -68,15 +68,15 @@ class Ledger:
         self._database.close()
 
     def run(self, run_id: str) -> Run:
-        """Reads a run; the error for an unknown one suggests similar names."""
+        """Reads a run; the error for an unknown run suggests similar names."""
         with self._database.reading() as connection:
             return records.find_run(connection, run_id)
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """Lists runs, newest submitted first; MAX_ROWS at most. Later submissions do not shift the pages.
+        """Lists at most MAX_ROWS runs, newest first. Later submissions do not shift the pages.
 
         Raises:
-            ConfigError: the limit is less than 1, or the cursor was not returned by a page.
+            ConfigError: the limit is less than 1, or the cursor is not valid.
         """
         before, limit = read_cursor(cursor), _checked_limit(limit)
         found = _newest(wanted, limit + 1, before).subquery()
@@ -127,9 +127,9 @@ class Ledger:
             return records.record_of(Attempt, row)
 
     def events(self, run_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Returns events of a run (None: of all runs) after a number, in the order of their numbers.
+        """Returns events of a run, or of all runs if None, with larger numbers than `after`, in order.
 
-        A number becomes visible after all smaller ones, so continuing after the last one misses none.
+        A number becomes visible after all smaller numbers, so a reader that continues after the last misses none.
 
         Raises:
             ConfigError: the limit is less than 1.
@@ -156,7 +156,9 @@ class Ledger:
 
     @contextmanager
     def write(self, lease: Lease | None = None) -> Iterator[Writer]:
-        """Opens a transaction: the complete block is written, or nothing if it raises. Keep it short: others wait.
+        """Opens a transaction, which is committed after the block, or rolled back if the block raises.
+
+        The block must be short, since other writers wait.
 
         Raises:
             LeaseLostError: a lease is given and no longer held.

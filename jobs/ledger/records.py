@@ -15,12 +15,12 @@ Kind = TypeVar("Kind", bound=Record)
 _RUN_FIELDS = frozenset(Run.model_fields)
 REQUEST_FIELDS = frozenset(column.name for column in tables.requests.c) & _RUN_FIELDS
 _IN_RUNS = frozenset(column.name for column in tables.runs.c) & _RUN_FIELDS
-# Fields that change during a run, or differ between two submissions of the same request.
+# Fields that change during a run, or that differ between two submissions of the same request.
 _NOT_REQUESTED = {
     *("uid", "code", "state", "reason", "attempt", "exit_code", "submitted_s", "queued_s", "updated_s", "ended_s"),
     *("not_before_s", "stop_requested_s", "progress", "version"),
 }
-# Number of the newest runs among which similar names are searched.
+# Similar names are searched among this number of newest runs.
 _MAX_CANDIDATES = 500
 
 
@@ -37,12 +37,12 @@ def select_of(kind: type[Record], table: Table) -> Select[Any]:
 
 
 def record_of(kind: type[Kind], row: Row[Any]) -> Kind:
-    """Converts a row, whose columns are the record's fields, to the record."""
+    """Converts a row to a record; the row's columns are the record's fields."""
     return kind.model_validate(dict(row._mapping))
 
 
 def find_run(connection: Connection, run_id: str) -> Run:
-    """Reads a run; raises NotFoundError, with similar names, if there is none."""
+    """Reads a run; raises NotFoundError with similar names if it does not exist."""
     row = connection.execute(select_runs().where(tables.runs.c.id == run_id)).one_or_none()
     if row is None:
         raise no_such_run(connection, run_id)
@@ -68,7 +68,7 @@ def insert_values(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def request_sha256(run: Run) -> str:
-    """Returns a hash of the request: equal for two submissions of the same request."""
+    """Returns a hash of the request, which is equal for two submissions of the same request."""
     requested = run.model_dump(mode="json", exclude=_NOT_REQUESTED)
     return hashlib.sha256(json.dumps(requested, sort_keys=True).encode()).hexdigest()
 

@@ -1,7 +1,7 @@
-"""The ledger's tables: those of a new ledger, and those to which migrations bring an older one.
+"""The ledger's tables, in new ledgers and in older ones after migrations.
 
-What changes (`runs`) is separate from the large part that does not (`requests`), so that lists and policies read
-narrow rows, and a progress report does not write a complete config again. Times are seconds since 1970, UTC.
+Fields that change (`runs`) are separate from the large ones that do not (`requests`), so that lists and policies read
+small rows, and a progress report does not write the config again. Times are seconds since 1970, UTC.
 """
 
 import json
@@ -33,7 +33,7 @@ class PlainText(TypeDecorator[str]):
     """Text that both databases accept and sort alike, whatever a log line or a URL contains.
 
     PostgreSQL accepts no NUL, and neither database accepts half of a surrogate pair; both are replaced. Collation "C"
-    sorts by code point, as SQLite does, so that pages of equal times have the same order.
+    sorts by code point, as SQLite does, so that runs with equal times have the same order in both.
     """
 
     impl = Text().with_variant(Text(collation="C"), "postgresql")
@@ -141,7 +141,7 @@ attempts = Table(
 events = Table(
     "events",
     METADATA,
-    # SQLite numbers only columns that are exactly INTEGER, which have 64 bits there.
+    # SQLite numbers only columns of type INTEGER, which have 64 bits in SQLite.
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("run_id", PlainText, ForeignKey("runs.id"), nullable=False),
     *_required(Integer, "attempt"),

@@ -1,7 +1,7 @@
 """Tokens of the service's users. A token is shown once; the ledger stores its SHA-256.
 
-A plain hash is enough: a token has 256 random bits, which nobody can guess, so a slow hash would gain nothing. The
-time of a lookup in the index reveals at most something about hashes, and nothing about tokens.
+A fast hash is secure, since a token has 256 random bits, which nobody can guess. The time of a lookup in the index may
+reveal something about hashes, but nothing about tokens.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Tokens:
         """Creates a token for a user and returns its text, which is not stored.
 
         Raises:
-            ConfigError: the name is empty, too long, or holds characters that cannot be printed.
+            ConfigError: the name is empty, is too long, or has unprintable characters.
             ConflictError: the user has a token.
         """
         if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
@@ -46,7 +46,7 @@ class Tokens:
         token = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
         with self._database.writing() as connection:
             if connection.execute(select(table.c.name).where(table.c.name == name)).first() is not None:
-                raise ConflictError(f"{name} has a token already: revoke that one first, or give another name")
+                raise ConflictError(f"{name} has a token already: revoke it first, or use another name")
             connection.execute(insert(table).values(name=name, sha256=_sha256(token), created_s=at_s))
         return token
 

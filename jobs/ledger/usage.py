@@ -1,7 +1,7 @@
 """Usage and causes of attempts, summed by the database.
 
-Sums are over integers, in microseconds: sums of fractions depend on the order of rows, and Prometheus takes a counter
-that shrinks by the last bit for one that was reset.
+Sums are of integers, in microseconds. Sums of floats depend on the order of rows, and Prometheus interprets a counter
+that decreases, even by its last bit, as a reset.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ _MICRO = 1_000_000
 
 @dataclass
 class WaitTimeHistogram:
-    """Waiting times in a queue: number of runs ever admitted, the sum of their waits, and the number within bounds."""
+    """Waiting times in a queue: number of runs ever admitted, sum of their waits, and number within each bound."""
 
     number: int = 0
     seconds: float = 0.0
@@ -49,7 +49,7 @@ class UsageSums:
     def hours(
         self, by: UsageBy, *, now_s: float, since_s: float | None = None, run_id: str | None = None
     ) -> list[Usage]:
-        """Returns hours held by attempts between `since_s` (None: ever) and `now_s`, sorted by key.
+        """Returns hours of attempts between `since_s` (or the beginning, if None) and `now_s`, sorted by key.
 
         An attempt that still runs counts up to `now_s`. An attempt of a run with two tags counts for both.
         """
@@ -65,7 +65,7 @@ class UsageSums:
         return found if by == "attempt" else sorted(found, key=lambda item: item.key)
 
     def totals(self, *, now_s: float) -> AttemptTotals:
-        """Returns sums over all attempts; those that still run count up to `now_s`."""
+        """Returns sums over all attempts; attempts that still run count up to `now_s`."""
         gpu: dict[tuple[str, str], int] = defaultdict(int)
         cpu: dict[tuple[str, str], int] = defaultdict(int)
         ended: dict[tuple[str, str], int] = defaultdict(int)

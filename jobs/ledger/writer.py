@@ -1,4 +1,4 @@
-"""Writes changes of runs, together with their events; a change fails if the run is not in the version it was based on.
+"""Writes changes of runs, together with their events; a change fails if the run has changed since it was read.
 
 Requests of users, such as a new run, a stop or a resume, need no lease.
 """
@@ -13,13 +13,13 @@ from jobs.ledger.database import Database
 from jobs.ledger.scheduler_rows import states_of
 from jobs.model import Attempt, Run, RunState, may_follow, name_is_taken
 
-# The event by which a user resumes a run: attempts up to that of the event no longer count.
+# Cause of the event of a resumed run; attempts up to the event's attempt no longer count as retries.
 RESUMED = "resumed"
 _UNSUCCESSFUL = frozenset({RunState.FAILED, RunState.STOPPED})
 
 
 class RunChangedError(ConflictError):
-    """The run has changed since it was read: read it again and decide again."""
+    """The run has changed since it was read; the caller must read it and decide again."""
 
 
 class Writer:
@@ -39,13 +39,13 @@ class Writer:
         event: bool = True,
         **fields: Any,
     ) -> Run:
-        """Changes a run, as it was read for this decision, and returns the changed run.
+        """Changes fields of a run, which was read before, and returns the changed run.
 
-        An event has a cause, one word for programs, and a text, one line for people; it is about the run's newest
-        attempt. Of the other fields of Run, `ended_s` defaults to `at_s` for a run that ends.
+        The event has a cause (one word for programs), a text (one line for people), and the run's newest attempt. For a
+        run that ends, `ended_s` defaults to `at_s`.
 
         Raises:
-            RunChangedError: the run has been changed meanwhile.
+            RunChangedError: the run has changed meanwhile.
         """
         after = run.state if state is None else state
         assert may_follow(run.state, after), f"{run.id}: {run.state} is never followed by {after}"
@@ -91,8 +91,8 @@ class Writer:
         taken = select(table.c.run_id, table.c.number).where(or_(same_number, same_id))
         if (row := self._connection.execute(taken).first()) is not None:
             raise ConflictError(
-                f"attempt {attempt.number} of {of} as {attempt.submission_id}: that is attempt {row.number} of "
-                f"{row.run_id} already"
+                f"attempt {attempt.number} of {of} as {attempt.submission_id}: already exists as attempt {row.number} "
+                f"of {row.run_id}"
             )
         if self._connection.execute(select(tables.runs.c.id).where(tables.runs.c.id == of)).first() is None:
             raise records.no_such_run(self._connection, of)
@@ -108,7 +108,7 @@ class Writer:
 
 
 class UserRequests:
-    """Changes of runs that users request; each method is one transaction; raises NotFoundError for unknown runs."""
+    """Changes of runs that users request. Each method is one transaction, and raises NotFoundError for unknown runs."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -116,11 +116,11 @@ class UserRequests:
     def add_run(self, run: Run, *, text: str, idempotency_key: str | None = None) -> Run:
         """Adds a run, QUEUED, with its first event.
 
-        The run has its id: a client that repeats a request must repeat the id, too. The same key of the same user
-        with the same content returns the existing run.
+        The client has chosen the run's id, and must repeat it when it repeats the request. The same key of the same
+        user with the same content returns the existing run.
 
         Raises:
-            ConflictError: the key was used for something else, the id is taken, or a run in `depends_on` has failed.
+            ConflictError: the key was used for another request, the id is taken, or a run in `depends_on` has failed.
             NotFoundError: a run in `depends_on` does not exist.
         """
         run = run.model_copy(update={"state": RunState.QUEUED, "version": 0})
@@ -140,14 +140,14 @@ class UserRequests:
         return run
 
     def run_of_key(self, run: Run, idempotency_key: str) -> Run | None:
-        """Returns the run that was already added with this user's key; None for a new key. Raises as `add_run`."""
+        """Returns the run that was already added with this user's key; None for a new key. Raises like `add_run`."""
         with self._database.reading() as connection:
             return _run_of_key(connection, run, idempotency_key)
 
     def request_stop(self, run_id: str, *, by: str, at_s: float) -> Run:
-        """Requests a run's end: a waiting one is STOPPED at once, one that holds its gang gets `stop_requested_s`.
+        """Requests a run's stop: a waiting run is STOPPED at once, a run with its gang gets `stop_requested_s`.
 
-        A second request, or one for a run that has ended, changes nothing.
+        A repeated request, or one for a run that has ended, changes nothing.
         """
         text = f"{by} requested a stop"
         with self._database.writing() as connection:
@@ -175,7 +175,7 @@ class UserRequests:
         """Queues a FAILED or STOPPED run again, behind the waiting runs.
 
         Raises:
-            ConflictError: it is in another state.
+            ConflictError: the run has another state.
         """
         with self._database.writing() as connection:
             run = records.find_run(connection, run_id)
@@ -228,5 +228,5 @@ def _check_dependencies(connection: Connection, run: Run) -> None:
         if states[name] in _UNSUCCESSFUL:
             raise ConflictError(
                 f"run {run.id} depends on {name}, which is {states[name]}: "
-                f"resume that one first (`rayscribe resume {name}`), or leave it out of job.depends_on"
+                f"resume {name} first (`rayscribe resume {name}`), or leave it out of job.depends_on"
             )

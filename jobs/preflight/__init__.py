@@ -1,1 +1,1 @@
-"""Checks that find errors before the cluster does; each names the field, the value and the fix."""
+"""Checks that find errors before a run is submitted; each message has the field, the value and the fix."""

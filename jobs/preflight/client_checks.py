@@ -43,7 +43,7 @@ def check_cluster(context: Context) -> Iterator[Finding]:
     assert context.address is not None
     address, response = context.address, context.with_token
     if isinstance(response, ClusterError):
-        # A cluster that is down for an hour delays a run; it does not make it wrong.
+        # A cluster that is down only delays a run, so a submission gets a warning.
         yield problem(str(response)) if context.deep else warning(f"{response}; a submitted run waits for it")
     elif response.status == 401:
         yield problem(f"{address} requires a token (401): {TOKEN_FIX}")
@@ -60,7 +60,7 @@ def check_cluster(context: Context) -> Iterator[Finding]:
 
 @check(CLUSTER)
 def check_open_dashboard(context: Context) -> Iterator[Finding]:
-    """Requests without a token: any client that can connect to an open dashboard can run any code on all nodes."""
+    """Sends requests without a token, since anyone who can connect to an open dashboard can run code on all nodes."""
     assert context.address is not None
     address, response = context.address, context.without_token
     if isinstance(response, ClusterError):
@@ -74,17 +74,17 @@ def check_open_dashboard(context: Context) -> Iterator[Finding]:
         external = external_url(address)
         open_at = external if external is not None and _is_open(external) else None
     if open_at is None:
-        yield ok(f"{address} requires no token, and can be reached from its own machine only")
+        yield ok(f"{address} requires no token, but accepts connections from its own machine only")
     else:
         yield warning(
-            f"{open_at} lets anybody who reaches it run code on the cluster: start Ray with --dashboard-host=127.0.0.1 "
-            "and reach it through ssh -L, or with RAY_AUTH_MODE=token on all nodes"
+            f"{open_at} lets anybody who can connect run code on the cluster: start Ray with "
+            "--dashboard-host=127.0.0.1 and connect through ssh -L, or with RAY_AUTH_MODE=token on all nodes"
         )
 
 
 @check(CLUSTER, RESPONSE)
 def check_versions(context: Context) -> Iterator[Finding]:
-    """Compares the cluster's Ray and Python with those of this machine, and its Python with the supported ones."""
+    """Compares the cluster's Ray and Python with this machine's, and its Python with the supported versions."""
     assert isinstance(context.with_token, DashboardResponse)
     data = context.with_token.data
     theirs, python = str(data.get("rayVersion")), str(data.get("pythonVersion"))
@@ -117,7 +117,7 @@ def check_gang(context: Context) -> Iterator[Finding]:
     reason = never_fits(gang, DEFAULT_QUEUE, QueuesConfig(), capacity, context.address)
     if reason is None:
         idle = scaling.idle_gpus(capacity.size)
-        fits = f"the cluster can hold {_listed(gang.total)}; it has {_listed(capacity.total)}"
+        fits = f"{_listed(gang.total)} fit on the cluster, which has {_listed(capacity.total)}"
         yield ok(fits) if idle is None else warning(idle)
     else:
         yield problem(reason)
@@ -153,13 +153,13 @@ def check_working_dir(context: Context) -> Iterator[Finding]:
 
 @check(RECIPE)
 def check_packaged_data(context: Context) -> Iterator[Finding]:
-    """Checks that files of the repository that the recipe names are packaged."""
+    """Checks that all files of the repository that the recipe names are packaged."""
     assert context.spec is not None
     config, root = context.spec.config, context.spec.root
     if isinstance(config, ScriptRunConfig):
         yield from _check_program(context, config)
         return
-    # Shipped files were read when they were collected.
+    # Shipped files need no check, since they were read when they were collected.
     inside = files_in_package(config, shipped=not config.data.ship)
     if not inside:
         yield ok("the recipe names no data in the repository")
@@ -175,13 +175,13 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
                 f"it out: put it on storage that the nodes can read (--set {field}=s3://…), or remove that pattern"
             )
         else:
-            yield ok(f"{field}: {path} is packaged; recordings that it names by relative paths must be too")
+            yield ok(f"{field}: {path} is packaged; recordings to which it has relative paths must be too")
 
 
 def _check_program(context: Context, config: ScriptRunConfig) -> Iterator[Finding]:
     program = program_of(config)
     if program is None:
-        yield ok(f"script.command: {' '.join(config.script.command[:2])} is looked for on the nodes")
+        yield ok(f"script.command: {' '.join(config.script.command[:2])} must be available on the nodes")
     elif program in {file.path for file in context.bundle.tree.files}:
         yield ok(f"script.command: {program} is packaged")
     elif not (context.bundle.root / program).is_file():
@@ -189,7 +189,7 @@ def _check_program(context: Context, config: ScriptRunConfig) -> Iterator[Findin
     else:
         yield problem(
             f"script.command: {program} is not packaged with {context.bundle.root}: start in the folder of the "
-            "program, or set job.runtime_env.working_dir; what .gitignore and .rayignore name is left out"
+            "program, or set job.runtime_env.working_dir; files in .gitignore and .rayignore are left out"
         )
     yield from _check_links(context.bundle.tree)
     is_here = not context.elsewhere and node_count(context.capacity) in (None, 1)
@@ -199,7 +199,7 @@ def _check_program(context: Context, config: ScriptRunConfig) -> Iterator[Findin
 
 
 def _check_links(tree: Tree) -> Iterator[Finding]:
-    """Reports links that lead out of the package: public recipes link modules that several of them import."""
+    """Reports Python files that are links out of the package, as in public recipes that share modules."""
     for item in tree.left_out:
         if item.reason == A_LINK_OUT and item.path.endswith(".py"):
             target = (tree.root / item.path).resolve()
@@ -228,21 +228,21 @@ def check_storage_path(context: Context) -> Iterator[Finding]:
         yield warning(f"run.storage_path: {path}: with {workers} workers on several nodes it would be lost; {fix}")
     elif any(Path(path).is_relative_to(folder) for folder in (*OF_ONE_NODE, default_storage_path())):
         yield problem(
-            f"run.storage_path: {path}, on a cluster of {nodes} nodes or more: each would write to a disk of its own, "
-            f"and no checkpoint would be found again; {fix}"
+            f"run.storage_path: {path}, on a cluster of {nodes} nodes or more: each node would write to its own disk, "
+            f"and would not find checkpoints of others; {fix}"
         )
     elif context.deep:
         yield ok(f"run.storage_path: {path} must be the same folder on all {nodes} nodes; node_storage checks it")
     else:
         yield skipped(
             f"run.storage_path: whether {path} is the same folder on all {nodes} nodes cannot be checked from here; "
-            "`rayscribe preflight` checks it on each of them"
+            "`rayscribe preflight` checks it on each node"
         )
 
 
 @check(RECIPE)
 def check_storage(context: Context) -> Iterator[Finding]:
-    """Writes, reads, lists and deletes a small file under run.storage_path; a training's inspection does so itself."""
+    """Writes, reads, lists and deletes a small file under run.storage_path; for trainings, the inspection does this."""
     assert context.spec is not None
     path, options = storage_path_of(context.spec.config), context.spec.config.run.storage_options
 
@@ -256,7 +256,7 @@ def check_storage(context: Context) -> Iterator[Finding]:
 
 
 def node_count(capacity: Capacity | None) -> int | None:
-    """Returns the number of nodes, one more if the cluster can grow; None if it is not known."""
+    """Returns the number of nodes, plus one if the cluster can grow; None if it is not known."""
     if capacity is None or not capacity.nodes:
         return None
     return len(capacity.nodes) + any(more > 0 for more in capacity.growth.values())
@@ -264,5 +264,5 @@ def node_count(capacity: Capacity | None) -> int | None:
 
 OF_PACKAGE = (check_working_dir, check_packaged_data, check_storage_path)
 OF_CLUSTER = (check_cluster, check_open_dashboard, check_versions, check_gang)
-# Trainings have a check of the same name in their inspection.
+# The inspection of trainings has a check of the same name.
 OF_PROGRAMS = (check_storage,)

@@ -1,4 +1,4 @@
-"""Input of preflight: a recipe, the folder that is packaged with it, and the cluster for which it is meant."""
+"""Input of preflight: a recipe, the folder that is packaged with it, and the cluster where it should run."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class DashboardResponse:
-    """Status code of a response of the dashboard, and the `data` of Ray's JSON; empty if it is not JSON."""
+    """Status code of the dashboard's response, and `data` from its JSON; `data` is empty if the body is not JSON."""
 
     status: int
     data: Mapping[str, Any]
@@ -61,7 +61,7 @@ def external_url(address: str) -> str | None:
     """Returns a URL's scheme and port at this machine's external address; None if it has no such address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Sends nothing: the kernel only chooses the interface. The address is reserved for documentation (RFC
+            # Only lets the kernel choose the interface; sends nothing. The address is reserved for documentation (RFC
             # 5737).
             probe.connect(("192.0.2.1", 9))
         except OSError:
@@ -85,9 +85,9 @@ class Context:
     ):
         """Sends no request yet.
 
-        Without a recipe only the cluster is checked. Without an address, no cluster is known; without `clusters`,
-        only the service can connect to it. `deep` checks may take minutes, and run on the nodes, too; others take
-        about 20 seconds. A `bundle` that is already collected is used as the package.
+        Without a recipe, only the cluster is checked. Without an address, no cluster is known; without `clusters`,
+        only the service can connect to it. With `deep`, checks may take minutes, and some also run on the nodes;
+        otherwise they take about 20 seconds. A `bundle`, if given, is used as the package.
         """
         self.spec, self.address, self.clusters, self.deep = spec, address, clusters, deep
         self._collected = bundle
@@ -103,7 +103,7 @@ class Context:
 
     @cached_property
     def bundle(self) -> Bundle:
-        """The files to package; raises as `collect_bundle`."""
+        """The files to package; raises like `collect_bundle`."""
         assert self.spec is not None
         return self._collected or collect_bundle(self.spec)
 
@@ -126,7 +126,7 @@ class Context:
             return None
 
     def _get_metadata(self, *, with_token: bool) -> DashboardResponse | ClusterError:
-        # Imported here: it imports Ray.
+        # Imported here, since it imports Ray.
         from jobs.clusters.ray_private import token_headers  # noqa: PLC0415
 
         try:

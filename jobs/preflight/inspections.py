@@ -1,4 +1,4 @@
-"""Checks of data, model and machine: `task.py --verb check` in a process that may import torch, and in a small Ray job.
+"""Checks of data, model and machine: `task.py --verb check` in a process that imports torch, and in a small Ray job.
 
 Both print findings as lines of JSON, see `trainers/inspection/check_command.py`; other output is ignored.
 """
@@ -52,9 +52,9 @@ MAX_LOG_BYTES = 1_000_000
 
 @contextlib.contextmanager
 def inspecting(context: Context) -> Iterator[Callable[[], list[Finding]]]:
-    """Inspects in a process during the block; yields a function that waits for the findings.
+    """Runs checks in a process during the block; yields a function that waits for the findings.
 
-    No process is started if the recipe refers to variables that only the nodes have.
+    No process is started if the recipe refers to variables that only nodes have.
     """
     assert context.spec is not None
     if unknown := _unknown_variables(context.spec):
@@ -101,7 +101,7 @@ def command_of(context: Context) -> list[str]:
 
 
 def check_arguments(groups: Sequence[str]) -> list[str]:
-    """Returns arguments of task.py, which reads the config from its environment."""
+    """Returns the arguments of task.py for checks; task.py reads the config from its environment."""
     return ["--verb", "check", "--only", ",".join(groups)]
 
 
@@ -115,7 +115,7 @@ def parse_findings(lines: Iterable[str]) -> list[Finding]:
 
 
 def unreported(lines: Iterable[str], groups: Sequence[str], reason: str) -> Iterator[Finding]:
-    """Yields a skipped finding for each check of the groups, or for a group, without a finding in the lines."""
+    """Yields a skipped finding for each check of the groups, or for a group, that has no finding in the lines."""
     contents = list(_objects(lines))
     reported = {str(content["check"]) for content in contents if "check" in content}
     checks_of = {str(content["group"]): content.get("checks", []) for content in contents if "group" in content}
@@ -128,7 +128,7 @@ def unreported(lines: Iterable[str], groups: Sequence[str], reason: str) -> Iter
 def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         with contextlib.suppress(ValueError):
-            # What begins with { is an object, or no JSON.
+            # A line that begins with { is an object or not JSON.
             if line.startswith("{"):
                 yield json.loads(line)
 
@@ -140,7 +140,7 @@ def _unknown_variables(spec: JobSpec) -> list[str]:
 
 
 def probe(context: Context) -> list[Finding]:
-    """Submits the probe and waits for its findings; it reserves nothing, so it also runs on a busy cluster."""
+    """Submits a small job and waits for its findings; the job reserves nothing, so it also runs on a busy cluster."""
     if (lacking := RESPONSE.lacking(context)) is not None:
         return [Finding(check=NAME, level=Level.SKIPPED, text=lacking)]
     began = time.monotonic()
@@ -163,7 +163,7 @@ def probe(context: Context) -> list[Finding]:
 
 
 def build_probe(context: Context, folder: Path) -> SubmitRequest:
-    """Builds the request to Ray: the run's first attempt, with checks instead of training; `folder` gets packages."""
+    """Builds the request to Ray: the run's first attempt, with checks instead of training. Packages go to `folder`."""
     assert context.spec is not None and context.address is not None
     package = pack_bundle(context.bundle, folder)
     code = None if context.spec.has_entry else pack(own_code(), folder, needed=None)
@@ -207,7 +207,7 @@ def _run(context: Context, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
 
 
 def _from_node(finding: Finding) -> Finding:
-    """Names a check `node_…`, since the same check was made here under the plain name."""
+    """Renames a check to `node_…`, since the same check was made on the client under the plain name."""
     name = finding.check if finding.check.startswith("node") else f"node_{finding.check}"
     return finding.model_copy(update={"check": name})
 

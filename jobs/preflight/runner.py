@@ -24,8 +24,8 @@ def run_preflight(
     deep: bool,
     bundle: "Bundle | None" = None,
 ) -> list[Finding]:
-    """Looks for errors before a job runs; see Context. A check that finds an error, or fails itself, raises nothing."""
-    # Imported here: a command that only shows findings makes none.
+    """Runs the checks before a job; see Context. If a check finds an error or fails, that is a finding, not raised."""
+    # Imported here, since a command that only shows findings does not need them.
     from jobs.preflight.client_checks import OF_CLUSTER, OF_PACKAGE, OF_PROGRAMS  # noqa: PLC0415
     from jobs.preflight.context import RECIPE, Context  # noqa: PLC0415
     from jobs.preflight.inspections import inspecting, probe  # noqa: PLC0415
@@ -49,7 +49,7 @@ def _made(checks: "Sequence[Check[Context]]", context: "Context") -> list[Findin
 
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yields a line per finding, one for all checks that were skipped for the same reason, and a summary."""
+    """Yields a line per finding, a line for all checks that were skipped for the same reason, and a summary."""
     skipped: dict[str, list[str]] = {}
     for finding in findings:
         if finding.level == Level.SKIPPED:

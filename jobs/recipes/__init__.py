@@ -1,1 +1,1 @@
-"""Writes a recipe for given data and this machine; lists shipped recipes."""
+"""Composes a recipe for given data and this machine."""

@@ -1,4 +1,4 @@
-"""Draws validation and test clips, if possible of speakers that are not trained on. Pure."""
+"""Draws validation and test clips, if possible from speakers that are not in train. Pure."""
 
 import hashlib
 from collections import Counter
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 HELD_OUT = 0.1
-# Largest share of a group of clips that becomes a split; train keeps half of all clips.
+# A group of clips with a larger share of all clips is not held out alone, so that train keeps half of all clips.
 LARGEST_SHARE = 0.25
 # Largest share of train clips that are left out because a held-out clip has the same text.
 MOST_LEFT_OUT = 0.1
@@ -16,7 +16,7 @@ LEAST_GROUPS = 3
 
 @dataclass(frozen=True)
 class Clip:
-    """Fields of a clip that decide its split; names and folders are the same wherever the data is."""
+    """Fields of a clip that decide its split; names and folders do not depend on the location of the data."""
 
     name: str
     text: str
@@ -27,17 +27,17 @@ class Clip:
 
 @dataclass(frozen=True)
 class Splitting:
-    """The split of each clip in order, None for clips in no split; and notes for the user."""
+    """The split of each clip in order (None for clips without a split), and notes for the user."""
 
     splits: tuple[str | None, ...]
     notes: tuple[str, ...]
 
 
 def split_clips(clips: Sequence[Clip], *, wanted: Sequence[str] = (TEST, VALIDATION)) -> Splitting:
-    """Draws a tenth of the clips for each wanted split, by hashes: always the same clips, in any order of input.
+    """Draws a tenth of the clips for each wanted split, by hashes, so that the order of the input does not matter.
 
-    No speaker is in two splits; if speakers are unknown or too few, no folder is, else no recording with several
-    clips, else no text, else clips are drawn one by one. There must be one clip for each split, and one for train.
+    No speaker is in two splits. If speakers are unknown or too few, no folder is in two splits, otherwise no recording
+    with several clips, otherwise no text, otherwise clips are drawn one by one. Each split and train need a clip.
     """
     target = max(1, round(HELD_OUT * len(clips)))
     for key_of, says in _ways(clips):
@@ -50,7 +50,7 @@ def split_clips(clips: Sequence[Clip], *, wanted: Sequence[str] = (TEST, VALIDAT
 
 
 def draw(names: Sequence[str], most: int | None) -> list[int]:
-    """Returns positions of at most `most` names (None: of all), drawn by their hashes, in order."""
+    """Returns, in order, the positions of `most` names (all, if None or fewer) that are drawn by their hashes."""
     return sorted(sorted(range(len(names)), key=lambda row: _hash(names[row]))[:most])
 
 
@@ -91,7 +91,7 @@ def _held_out(sizes: Mapping[str, int], wanted: Sequence[str], target: int, tota
                 chosen.append(key)
                 taken += sizes[key]
         if taken < target / 2:
-            # One larger group is a better sample than several very small ones.
+            # One larger group is a better sample than several very small groups.
             larger = min((key for key in waiting if key not in chosen), key=lambda key: sizes[key], default=None)
             if larger is not None and sizes[larger] <= max(1, LARGEST_SHARE * total):
                 chosen = [larger]

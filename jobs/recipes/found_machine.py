@@ -1,4 +1,4 @@
-"""GPUs, CPUs and memory of this machine, as its drivers report them. Does not import torch."""
+"""Detects GPUs, CPUs and memory of this machine, without importing torch."""
 
 import math
 import os
@@ -17,7 +17,7 @@ QUERY = ["--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nou
 BFLOAT16 = 8.0
 # Memory of a GPU whose driver does not report it.
 UNKNOWN_MEMORY_BYTES = 8 * 2**30
-# Integrated graphics have less, which is the machine's own memory.
+# GPUs with less are integrated graphics, which share the machine's memory.
 LEAST_MEMORY_BYTES = 4 * 2**30
 
 
@@ -56,7 +56,7 @@ def look_at_machine(root: Path = Path("/")) -> Machine:
 
 
 def _limits(file: Path, count: int) -> list[float]:
-    """Returns the numbers of a control group's limit; infinity if there is none."""
+    """Returns the numbers of a control group's limit; infinity without a limit."""
     try:
         words = file.read_text(encoding="ascii").split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Finds the speech in a folder, a manifest or a location in another format."""
+"""Finds recordings and transcripts in a folder, a manifest or a location in another format."""
 
 import os
 import posixpath
@@ -50,7 +50,7 @@ OTHER_SEPARATORS = ";\t|"
 _NO_COLUMN = "\0"
 # Other usual names of the speaker column.
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id", "spk_id", "spk", "speakerid", "speaker_name", "user_id")
-# Options named in messages in place of fields, since there is no recipe yet.
+# Options that replace fields in messages, since there is no recipe yet.
 _OPTIONS: Mapping[str, str] = {
     "data.encoding": "--encoding",
     "data.quoting": "--quoting",
@@ -58,14 +58,14 @@ _OPTIONS: Mapping[str, str] = {
     "--set data.use_language_column=false": "--ignore-columns and its name",
 }
 _LANGUAGE_IN_CLIP = re.compile(r"common_voice_([A-Za-z]{2,3}(?:-[A-Za-z]+)?)_\d+")
-# The transcript of a recording is a file with its name and this suffix, next to it.
+# The transcript of a recording is the file next to it with the same name and this suffix.
 TEXT = ".txt"
 _SUFFIXES = frozenset(f".{ending}" for ending in AUDIO_ENDINGS)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that the user has named; one that is None is found by its usual names. `ignored` columns are skipped."""
+    """Columns that the user has named; if None, the column is found by its usual names. `ignored` ones are skipped."""
 
     audio: str | None = None
     text: str | None = None
@@ -75,12 +75,12 @@ class Columns:
 
 @dataclass(frozen=True)
 class FoundSplit:
-    """Rows of one split, or of all.
+    """Rows of one split, or of all splits.
 
     Attributes:
-        source: Its rows, and the reader of their recordings.
-        location: The rows as a recipe can name them unchanged. None: only by a new manifest.
-        columns: The columns of a manifest, as a recipe names them.
+        source: The rows, and the reader of their recordings.
+        location: Location of the rows for a recipe. None if a recipe needs a new manifest.
+        columns: Names of a manifest's columns with recordings and transcripts.
     """
 
     source: SourceSplit
@@ -94,13 +94,13 @@ class FoundSpeech:
 
     Attributes:
         name: Name of the folder or the file.
-        kind: Describes the kind of data in messages.
-        root: The folder of the data, or the URL.
+        kind: Kind of the data, for messages.
+        root: Folder or URL of the data.
         table: The manifest that was named; None for a folder or a corpus.
-        splits: By train, validation, test; or ALL, if the data does not assign clips to splits.
-        language: Its language, if the data specifies it.
+        splits: Rows by train, validation and test, or by ALL if the data does not assign clips to splits.
+        language: Language, if the data specifies it.
         notes: Notes for the user.
-        encoding: Encoding of its texts.
+        encoding: Encoding of texts.
         quoting: Quoting of CSV fields.
         ignored: Columns of manifests that are skipped.
     """
@@ -118,14 +118,14 @@ class FoundSpeech:
 
     @property
     def place(self) -> str:
-        """The location that messages name."""
+        """The location, for messages."""
         return self.table or self.root
 
 
 def find_speech(
     given: str, columns: Columns, tell: Tell, encoding: str = UTF_8, quoting: Quoting = "csv"
 ) -> FoundSpeech:
-    """Finds the speech at a location that a user has named.
+    """Finds the recordings and transcripts at a location that a user has named.
 
     Args:
         given: A path or a location.
@@ -135,14 +135,12 @@ def find_speech(
         quoting: Quoting of CSV fields.
 
     Raises:
-        ConfigError: there is nothing to train on, or several things; names the fix.
+        ConfigError: there is nothing to train on, or more than one data set; the message has the fix.
         DataError: a manifest or a corpus is not valid.
         StorageError: a bucket or a server cannot be read.
     """
     if not is_encoding(encoding):
-        raise ConfigError(
-            f"--encoding {encoding}: no encoding of text that Python knows: give latin-1, cp1250, utf-16, …"
-        )
+        raise ConfigError(f"--encoding {encoding}: not a text encoding of Python: use latin-1, cp1250, utf-16, …")
     try:
         found = _find(given, columns, tell, SourceFiles(StorageOptions(), None, encoding, quoting))
     except DataError as error:
@@ -180,7 +178,7 @@ def _in_folder(folder: Path, files: SourceFiles, columns: Columns, tell: Tell) -
         return found
     if saved := next((each for each in named if each.name in SAVED_DATASET), None):
         raise ConfigError(
-            f"{saved}: a data set that `datasets` has saved: copy a recipe (rayscribe recipes fleurs > my.yaml) "
+            f"{saved}: a data set saved by `datasets`: copy a recipe (rayscribe recipes fleurs > my.yaml) "
             f"and set data.dataset.name: {folder}"
         )
     if manifests := _manifests(folder, named, files, columns):
@@ -223,7 +221,7 @@ def _common_voice(folder: Path, named: Sequence[Path], files: SourceFiles) -> Fo
     ]
     if len(found) > 1:
         names = ", ".join(each.name for each in found)
-        raise ConfigError(f"{folder}: Common Voice of several languages ({names}): name the folder of one, {found[0]}")
+        raise ConfigError(f"{folder}: several languages of Common Voice ({names}): name one's folder, e.g. {found[0]}")
     if not found:
         return None
     has_splits = all((found[0] / name).is_file() for name in tables)
@@ -246,7 +244,7 @@ def _kaldi(folder: Path, named: Sequence[Path], files: SourceFiles) -> FoundSpee
 
 
 def _manifests(folder: Path, named: Sequence[Path], files: SourceFiles, columns: Columns) -> FoundSpeech | None:
-    """Returns the manifests of a folder: one per split, or a single one; or an audio folder's for each split."""
+    """Returns a folder's manifests: one per split (there or as metadata in subfolders), or a single one; else None."""
     here = [each for each in named if each.suffix.lower() in MANIFEST_ENDINGS and each.is_file()]
     below = [each / f"metadata{end}" for each in named if each.is_dir() for end in MANIFEST_ENDINGS]
     for paths in (here, [each for each in below if each.is_file()]):
@@ -269,7 +267,7 @@ def _named_splits(paths: Sequence[Path], *, of_parents: bool = False) -> dict[st
     """Returns files or folders by the split in their names; names without a split are left out.
 
     Raises:
-        ConfigError: two have the same split.
+        ConfigError: two paths are for the same split.
     """
     found: dict[str, Path] = {}
     for path in paths:
@@ -282,7 +280,7 @@ def _named_splits(paths: Sequence[Path], *, of_parents: bool = False) -> dict[st
 
 
 def split_of_name(name: str) -> str | None:
-    """Returns the split in a name: `train-clean-100` is train."""
+    """Returns the split in a name, e.g. train for `train-clean-100`; None without one."""
     words = re.split(r"[^a-z]+", name.lower())
     return next((split for split, known in SPLIT_WORDS.items() if any(word in known for word in words)), None)
 
@@ -296,8 +294,8 @@ def _manifest(location: str, files: SourceFiles, columns: Columns) -> FoundSplit
     """
     if posixpath.splitext(location)[1].lower() not in ENDINGS:
         raise ConfigError(
-            f"{location}: its ending is none of a manifest's ({', '.join(ENDINGS)}): name one, a folder of "
-            "recordings, or FORMAT:PATH (docs/data.md)"
+            f"{location}: its extension is not that of a manifest ({', '.join(ENDINGS)}): name a manifest, a folder "
+            "of recordings, or FORMAT:PATH (docs/data.md)"
         )
     content = files.read(location)
     if content is None:
@@ -344,7 +342,7 @@ def _refuse_unknown(location: str, names: Sequence[str], columns: Columns) -> No
 
 
 def _open_rows(split: str, location: str, table: pa.Table, files: SourceFiles) -> SourceSplit:
-    """Returns rows with the reader of their recordings; without a fingerprint, since nothing is prepared from them."""
+    """Returns rows with a reader of their recordings; without a fingerprint, which only prepared data needs."""
     rows = files.locate(table, {})
     return SourceSplit(split, location, rows.table, rows.reader, fingerprint="")
 
@@ -352,7 +350,7 @@ def _open_rows(split: str, location: str, table: pa.Table, files: SourceFiles) -
 def _columns_of(location: str, text: str, quoting: Quoting) -> tuple[Sequence[str], str | None]:
     suffix = posixpath.splitext(location)[1].lower()
     if suffix not in (".csv", ".tsv"):
-        # An object may lack keys that others have, such as an unknown speaker.
+        # An object may lack keys that others have, e.g. if its speaker is unknown.
         return [*dict.fromkeys(name for _, row in json_objects(location, text) for name in row)], None
     separator = separator_of(text, OTHER_SEPARATORS) if suffix == ".csv" else None
     return [*delimited_rows(location, text, separator or "\t", [_NO_COLUMN], quoting=quoting)[0]], separator
@@ -366,7 +364,7 @@ def _recordings(folder: Path, below: list[str], files: SourceFiles) -> FoundSpee
 
 
 def _by_folders(found: FoundSplit, root: str, files: SourceFiles) -> dict[str, FoundSplit]:
-    """Groups recordings by splits in the names of folders below `root`; all in one if any has none."""
+    """Groups recordings by the splits in folder names below `root`; under ALL if these do not give all of them one."""
     table = found.source.table
     folders = [Path(audio).relative_to(root).parts[:-1] for audio in table["audio"].to_pylist()]
     splits = [next(filter(None, map(split_of_name, parts)), None) for parts in folders]
@@ -381,7 +379,7 @@ def _by_folders(found: FoundSplit, root: str, files: SourceFiles) -> dict[str, F
 
 
 def list_folder(folder: Path, tell: Callable[[str], None]) -> list[str]:
-    """Lists all files below a folder, as relative paths, sorted, without hidden ones.
+    """Lists all files below a folder except hidden ones, as sorted relative paths.
 
     Raises:
         DataError: a folder cannot be listed.
@@ -401,10 +399,10 @@ def list_folder(folder: Path, tell: Callable[[str], None]) -> list[str]:
 
 
 def rows_next_to_recordings(folder: Path, files: list[str], encoding: str) -> tuple[pa.Table, list[str]]:
-    """Returns a table of ROW_SCHEMA of the recordings that have a transcript, and notes on what was left out.
+    """Returns the recordings with a transcript, as a table of ROW_SCHEMA, and notes on those left out.
 
     Raises:
-        ConfigError: there are no recordings, or no transcripts; says what is needed.
+        ConfigError: there are no recordings, or no transcripts; the message has the fix.
         DataError: a transcript is in another encoding.
     """
     recordings = [name for name in files if posixpath.splitext(name)[1].lower() in _SUFFIXES]
@@ -418,8 +416,8 @@ def rows_next_to_recordings(folder: Path, files: list[str], encoding: str) -> tu
     if not with_text:
         first = Path(recordings[0])
         raise ConfigError(
-            f"{folder}: recordings ({len(recordings):,}), but no transcripts, and training needs what is said in each: "
-            f"write it into {first.with_suffix(TEXT)} next to {first} and so on, or write a manifest {folder}/all.csv "
+            f"{folder}: recordings ({len(recordings):,}), but no transcripts, which training needs: write the "
+            f"transcript of {first} to {first.with_suffix(TEXT)} and so on, or write a manifest {folder}/all.csv "
             "with the columns path,text and a line for each recording"
         )
     rows = [row for row in _rows(folder, with_text, encoding) if row["text"]]
@@ -428,7 +426,7 @@ def rows_next_to_recordings(folder: Path, files: list[str], encoding: str) -> tu
     notes = [f"left out, recordings without a .txt: {without:,}"] if without else []
     notes += [f"left out, recordings with an empty .txt: {empty:,}"] if empty else []
     if not rows:
-        raise ConfigError(f"{folder}: each .txt is empty: write into it what is said in the recording of its name")
+        raise ConfigError(f"{folder}: each .txt is empty: write to each the transcript of its recording")
     return table_of(rows), notes
 
 

@@ -1,4 +1,4 @@
-"""Composes a recipe for speech and a machine, and the manifests that it names. Writes nothing."""
+"""Composes a recipe for data and a machine, and the manifests that it names. Writes no files."""
 
 import json
 import posixpath
@@ -27,7 +27,7 @@ from trainers.models.language_names import code_or_name, whisper_code
 from trainers.storage.json_files import to_jsonl
 
 LEAST_CLIPS = 3
-# With fewer clips, each word is some percent of the score.
+# With fewer clips, each word changes the score by percents.
 LEAST_SCORED = 10
 ENGLISH_ONLY = ".en"
 # Released models that have a token for Cantonese.
@@ -56,7 +56,7 @@ class NewRecipe:
 
 @dataclass(frozen=True)
 class Wishes:
-    """The user's options for the recipe; None is chosen automatically. `out` is its file."""
+    """The user's options for the recipe; `out` is its file. Options that are None are chosen automatically."""
 
     out: Path
     language: str | None = None
@@ -67,22 +67,22 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     """Composes the recipe and its manifests.
 
     Raises:
-        ConfigError: the language is not known, or the model does not know it.
+        ConfigError: the language is not known, or the model does not support it.
         DataError: there are too few clips.
     """
     speech, repeats = _each_used_once(speech)
     everything = [row for rows in speech.rows.values() for row in rows]
     if len(everything) < LEAST_CLIPS:
         raise DataError(
-            f"{found.place}: {len(everything)} clips, and at least {LEAST_CLIPS} are needed, to train, choose and "
-            "test: add recordings; from some hundreds on, a model learns a voice"
+            f"{found.place}: {len(everything)} clips, but at least {LEAST_CLIPS} are needed, for train, validation and "
+            "test: add recordings; a model needs some hundreds to learn a voice"
         )
     language, known_by = None, ""
     if wishes.model is None or not wishes.model.name.endswith(ENGLISH_ONLY):
         language, known_by = language_of(everything, found, wishes.language)
     elif wishes.language is not None and code_or_name(wishes.language) != "en":
         raise ConfigError(
-            f"--language {wishes.language!r}: {wishes.model.name} knows English alone; leave out --language, or name a "
+            f"--language {wishes.language!r}: {wishes.model.name} is for English only; leave out --language, or use a "
             f"model without {ENGLISH_ONLY}"
         )
     splits, notes = _splits(speech)
@@ -92,7 +92,7 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
         for split, rows in splits.items()
     }
     less = [
-        f"{split}: {len(drawn[split]):,} of {len(rows):,} clips are used: as many as this machine takes in minutes"
+        f"{split}: {len(drawn[split]):,} of {len(rows):,} clips are used, so that this machine needs only minutes"
         for split, rows in splits.items()
         if len(drawn[split]) < len(rows)
     ]
@@ -128,8 +128,8 @@ def _refuse_without_cantonese(language: str | None, choices: Choices) -> None:
     is_cantonese = language is not None and whisper_code(language) == CANTONESE
     if is_cantonese and name in released.values() and name not in [released[size] for size in KNOW_CANTONESE]:
         raise ConfigError(
-            f"language {language!r}: {name} has no token <|{CANTONESE}|> of Cantonese: name a model that has one, with "
-            f"--model {', '.join(KNOW_CANTONESE)} or scratch"
+            f"language {language!r}: {name} has no token <|{CANTONESE}|> for Cantonese: use one of --model "
+            f"{', '.join(KNOW_CANTONESE)} and scratch"
         )
 
 
@@ -140,9 +140,9 @@ def run_name(text: str) -> str:
 
 
 def _each_used_once(speech: MeasuredSpeech) -> tuple[MeasuredSpeech, list[str]]:
-    """Drops rows that repeat a recording or segment, which could otherwise be in two splits; returns notes on them.
+    """Removes rows that repeat a recording or segment, which could otherwise be in two splits; returns notes on them.
 
-    Speech that has both validation and test is returned unchanged.
+    Does nothing if the data has both validation and test.
     """
     name = ALL if ALL in speech.rows else TRAIN
     if {VALIDATION, TEST} <= speech.rows.keys():
@@ -166,7 +166,7 @@ def _each_used_once(speech: MeasuredSpeech) -> tuple[MeasuredSpeech, list[str]]:
 
 
 def _recording_of(row: Row) -> tuple[str, float | None, float | None]:
-    """Returns the audio that a row transcribes: a recording, or a segment of one."""
+    """Returns the audio of a row: a recording, or a segment of one."""
     audio = row["audio"] if is_remote(row["audio"]) else posixpath.normpath(row["audio"])
     return (audio, None, None) if row["offset_s"] is None else (audio, row["offset_s"], row["duration_s"])
 
@@ -202,12 +202,12 @@ def _overlaps(splits: Mapping[str, Sequence[Row]]) -> list[str]:
         speakers = {row["speaker"] for row in splits[TRAIN]} & {row["speaker"] for row in splits[split]} - {None}
         texts = shared_texts([row["text"] for row in splits[split]], [row["text"] for row in splits[TRAIN]])
         if repeated:
-            notes.append(f"warning: recordings of {split} that are in train, too: {repeated:,}; take them out of one")
+            notes.append(f"warning: recordings of {split} that are also in train: {repeated:,}; remove them from one")
         if speakers:
-            notes.append(f"warning: speakers of {split} that are in train, too: {len(speakers):,}")
+            notes.append(f"warning: speakers of {split} that are also in train: {len(speakers):,}")
         if texts:
             notes.append(
-                f"warning: clips of {split} whose texts are in train, too: {texts:,} of {len(splits[split]):,}"
+                f"warning: clips of {split} whose texts are also in train: {texts:,} of {len(splits[split]):,}"
             )
     return notes
 
@@ -215,7 +215,7 @@ def _overlaps(splits: Mapping[str, Sequence[Row]]) -> list[str]:
 def _named_data(
     found: FoundSpeech, speech: MeasuredSpeech, drawn: Mapping[str, list[Row]], out: Path
 ) -> tuple[dict[str, Any], dict[Path, str]]:
-    """Returns the recipe's data part, and the manifests that it needs: none if it can name the existing files."""
+    """Returns the recipe's data part, and the manifests to write; none if the recipe can name the existing files."""
     part = DataPart.model_construct()
     as_they_are = found.splits.keys() == drawn.keys() and all(
         split.location is not None and len(drawn[name]) == len(split.source.table)
@@ -240,7 +240,7 @@ def _named_data(
 
 
 def _from(folder: Path, path: str, *, below: Path | None = None) -> str:
-    """Returns a path relative to a folder if it lies below it, or below another; so that both can be moved together."""
+    """Returns a path relative to `folder` if it is inside `below`, by default `folder`, so that both can be moved."""
     # Symbolic links are kept: paths in a manifest are relative to its named location.
     start, top = (posixpath.normpath(each.absolute()) for each in (folder, below or folder))
     return path if is_remote(path) or not Path(path).is_relative_to(top) else posixpath.relpath(path, start)
@@ -269,11 +269,11 @@ def _chosen(choices: Choices) -> str:
 
 
 def _fetched(choices: Choices) -> Iterator[str]:
-    """Yields a note if the weights must still be downloaded from the Hub; those of a folder have an absolute path."""
+    """Yields a note if the weights must be downloaded from the Hub; weights in a folder have an absolute path."""
     name = choices.model.get("name_or_path", "/")
     if not name.startswith("/"):
         size = f" ({format_bytes(choices.hub_bytes)})" if choices.hub_bytes else ""
-        yield f"weights: the first training fetches them from the Hub{size}; a new model needs none (--model scratch)"
+        yield f"weights: the first training downloads them from the Hub{size}; a new model needs none (--model scratch)"
 
 
 def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, Any], name: str, out: Path) -> str:
@@ -290,14 +290,14 @@ def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, Any], name: s
         "checkpoint": {"num_to_keep": 2},
     }
     comments = {
-        "run/name": "The same name continues a run that was interrupted; a new one begins anew.",
+        "run/name": "The same name continues an interrupted run; a new name starts from the beginning.",
         "run/storage_path": f"A folder or a URL (s3://…) for run folders. null: {RAY_DEFAULT_STORAGE}.",
-        "data/train": "Paths count from the folder of this file.",
-        "checkpoint/num_to_keep": "The best by the validation set's WER.",
+        "data/train": "Paths are relative to this file's folder.",
+        "checkpoint/num_to_keep": "The best by WER on the validation set.",
         **choices.comments,
     }
     head = (
-        f"Fine-tuning on {found.name}. `rayscribe init` has written it; every value is yours to change.\n"
+        f"Fine-tuning on {found.name}. Written by `rayscribe init`; you may change every value.\n"
         f"  rayscribe train {out.name}\n"
         f"All keys: {DOCS}/configuration.md"
     )
@@ -308,7 +308,7 @@ def read_given_model(text: str) -> GivenModel:
     """Resolves `--model`: scratch, a folder of a Whisper, a Hub id, or the name of a size.
 
     Raises:
-        ConfigError: it is recognized as not a Whisper.
+        ConfigError: the text does not name a Whisper model.
     """
     if text == SCRATCH:
         return GivenModel(SCRATCH, SIZES[0].weights)
@@ -320,9 +320,9 @@ def read_given_model(text: str) -> GivenModel:
     size = next((size for size in sorted(whisper.released, key=len, reverse=True) if size in name), None)
     if size is None or "whisper" not in name.lower():
         raise ConfigError(
-            f"--model {text}: give scratch, a folder of a Whisper, its id on the Hub (openai/whisper-small) or a size "
-            f"({', '.join(whisper.released)}); of other models, the recipe wav2vec2_finetune is an example (`rayscribe "
-            "recipes`)"
+            f"--model {text}: use scratch, or a Whisper's folder, id on the Hub (openai/whisper-small) or size "
+            f"({', '.join(whisper.released)}); for other models, the recipe wav2vec2_finetune is an example "
+            "(`rayscribe recipes`)"
         )
     released = whisper.model_construct(init="pretrained", name_or_path=whisper.released[size])
     return GivenModel(name, released.size.weights)
@@ -332,11 +332,11 @@ def _weights_in(folder: Path) -> float:
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise ConfigError(f"--model {folder}: no config.json that can be read: name a folder of a Whisper") from None
+        raise ConfigError(f"--model {folder}: its config.json cannot be read: name a Whisper's folder") from None
     if config.get("model_type") != "whisper":
         kind = config.get("model_type", "of an unknown type")
-        raise ConfigError(f"--model {folder}: the model is {kind}, and init writes recipes of Whispers: name one")
+        raise ConfigError(f"--model {folder}: the model is {kind}, but init needs a Whisper: name one")
     width = config.get("d_model", 384)
-    # A layer of the encoder has an attention and a feed-forward part, one of the decoder two attentions.
+    # An encoder layer has an attention and a feed-forward part; a decoder layer has a second attention.
     layers = 12 * config.get("encoder_layers", 4) + 16 * config.get("decoder_layers", 4)
     return float(layers * width**2 + config.get("vocab_size", TOKENS) * width)

@@ -1,4 +1,4 @@
-"""Chooses model, context, batch, steps and workers for speech and a machine; each with the reason. Pure."""
+"""Chooses model, context, batch, steps and workers for data and a machine, with reasons as comments. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ class WhisperSize:
 
     Attributes:
         name: The part of its Hub id after HUB_PREFIX.
-        hub_bytes: Size of its weights' file on the Hub; 0: not known.
+        hub_bytes: Size of its weights' file on the Hub; 0 if not known.
         weights: Number of weights, from OpenAI's model card.
-        learning_rate: A fortieth of the one it was trained with, as Hugging Face's fine-tuning event recommends.
-        clip_bytes: Memory that a clip of 30 s takes in training with recomputed activations; an estimate that is
-            rather too high, from the bound in docs/gpu.md and the models' widths and depths.
+        learning_rate: A fortieth of that in its training, as Hugging Face's fine-tuning event recommends.
+        clip_bytes: Memory that a clip of 30 s needs in training with recomputed activations; a high estimate from the
+            bound in docs/gpu.md and the models' widths and depths.
     """
 
     name: str
@@ -43,13 +43,13 @@ BYTES_A_WEIGHT = 18
 # Share of a GPU's memory that CUDA, its libraries and fragmentation leave.
 USABLE = 0.85
 LEAST_CLIPS, MOST_CLIPS = 4, 32
-# With little speech a large model is tuned no better, and a first run should end soon.
+# With little speech, a larger model is not better after fine-tuning, and a first run should end soon.
 MOST_WEIGHTS_BELOW_AN_HOUR = 300e6
 WHISPER_CONTEXT_S = 30
-# With a longer context there is little to gain; by whether there is a GPU, for which padding costs less.
+# Longer contexts save too little compared with 30 s; by whether there is a GPU, where padding costs less.
 LONGEST_SHORT_CONTEXT_S = {True: 15, False: 20}
 MOST_CPUS_OF_A_WORKER = 16
-# Each then has four clips of a step.
+# With more, each worker would have fewer than four clips per step.
 MOST_WORKERS_ON_CPU = 4
 CPU_STEPS, CPU_BATCH, CPU_HELD_OUT = 300, 8, 100
 # With less memory, the batch is halved.
@@ -64,11 +64,11 @@ class Speech:
 
     Attributes:
         train_clips: Number of train clips.
-        train_hours: Their hours, as far as durations are known.
-        usual_s: Seconds that 99.5 % of all clips do not exceed. None: durations are not known.
-        longest_s: Seconds of the longest clip.
+        train_hours: Hours of train clips, estimated from known durations.
+        usual_s: Seconds that 99.5 % of all clips do not exceed. None if durations are not known.
+        longest_s: Seconds of the longest clip. None if durations are not known.
         longest_text: Bytes of the longest transcript.
-        language: As a recipe names it. None: only an English Whisper is asked for.
+        language: Name of the language for the recipe. None for a Whisper that supports only English.
         is_english: True if all clips are English.
     """
 
@@ -97,8 +97,7 @@ class GivenModel:
 class Choices:
     """Parts of a recipe, without run and the locations of data.
 
-    Comments are by path, as `to_commented_yaml` reads them. `hub_bytes` is the size of the weights on the Hub; 0: not
-    known.
+    Comments are by path, for `to_commented_yaml`. `hub_bytes` is the size of the weights on the Hub; 0 if not known.
     """
 
     model: Mapping[str, Any]
@@ -111,7 +110,7 @@ class Choices:
 
 
 def clip_limits(machine: Machine, given: GivenModel | None) -> dict[str, int | None]:
-    """Returns the limit of clips per split; without a GPU, so few that they are prepared and scored in minutes."""
+    """Returns the limit of clips per split (None for no limit); without a GPU, one that takes only minutes."""
     if machine.gpus:
         return {"train": None, "validation": GPU_HELD_OUT, "test": None}
     most = None if given is not None and given.is_new else CPU_STEPS * CPU_BATCH
@@ -129,10 +128,10 @@ def choose(speech: Speech, machine: Machine, given: GivenModel | None) -> Choice
 
 
 def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[WhisperSize, str]:
-    """Returns the model, and why; a model that is not a released one gets the facts of the nearest by size."""
+    """Returns the model and the reason; a model that was not released by OpenAI gets the facts of the nearest size."""
     if given is not None:
         if given.is_new:
-            return SIZES[0], "A new model: nothing is fetched, and it knows nothing but your speech."
+            return SIZES[0], "A new model: needs no download, and learns from your speech only."
         near = min(SIZES, key=lambda size: abs(math.log(size.weights / given.weights)))
         hub_bytes = near.hub_bytes if given.name == HUB_PREFIX + near.name else 0
         return replace(near, name=given.name, hub_bytes=hub_bytes, weights=given.weights), "As --model has it."
@@ -155,7 +154,7 @@ def _clips_that_fit(size: WhisperSize, machine: Machine) -> int:
 
 @dataclass(frozen=True)
 class _Chooser:
-    """Chooses the parts for a model, which is new or a released one; each part adds its comments."""
+    """Chooses the parts for a new or released model; each part adds its comments."""
 
     speech: Speech
     machine: Machine
@@ -165,7 +164,7 @@ class _Chooser:
 
     @property
     def context_s(self) -> int | None:
-        """Whole seconds that nearly all clips fit in (all, if that costs little). None: Whisper's own 30 s."""
+        """Full seconds in which nearly all clips fit (all, if that costs little). None for Whisper's own 30 s."""
         usual_s, longest_s = self.speech.usual_s, self.speech.longest_s
         if usual_s is None or longest_s is None:
             return None
@@ -182,7 +181,7 @@ class _Chooser:
         if self.context_s is not None:
             content["max_context_s"] = self.context_s
             self.comments["model/max_context_s"] = (
-                f"Clips fit in {self.context_s} s; to pad them to Whisper's 30 s would cost "
+                f"Clips fit in {self.context_s} s; padding them to Whisper's 30 s would cost "
                 f"{WHISPER_CONTEXT_S / self.context_s:.1f} times as much."
             )
         if self.is_new:
@@ -207,7 +206,7 @@ class _Chooser:
         comments["training/global_batch_size"] = "Clips of a step, over all workers."
         content["per_device_train_batch_size"] = min(per_device, math.ceil(batch / workers))
         comments["training/per_device_train_batch_size"] = (
-            "Clips that a worker computes at once: halve it where memory runs out; a step stays what it is."
+            "Clips that a worker computes at once. If memory runs out, halve it; steps stay the same."
         )
         content["per_device_eval_batch_size"] = per_device
         content |= {"learning_rate": 1e-3 if self.is_new else self.size.learning_rate, "warmup_steps": steps // 10}
@@ -215,11 +214,11 @@ class _Chooser:
         if self.context_s is not None and self.is_new:
             content["full_context_fraction"] = 0.1
             comments["training/full_context_fraction"] = (
-                "Of the batches, so that other programs, which pad to 30 s, can use it."
+                "Share of batches at 30 s, so that the model works in other programs, which pad to 30 s."
             )
         elif self.context_s is not None:
             content["full_context_eval"] = False
-            comments["training/full_context_eval"] = "The score at 30 s, which takes long, is made once, at the end."
+            comments["training/full_context_eval"] = "The score at 30 s takes long, so it is computed only at the end."
         if gpus:
             precision = "bf16" if all(gpu.has_bfloat16 for gpu in gpus) else "fp16"
             content |= {precision: True, "gradient_checkpointing": True}
@@ -241,7 +240,7 @@ class _Chooser:
         cpus = self.machine.cpus
         if count := len(self.machine.gpus):
             self.comments["scaling/num_workers"] = "One worker for each GPU of this machine."
-            # One CPU stays for Ray Data.
+            # One CPU is left for Ray Data.
             each = {"CPU": max(1, min(8, (cpus - 1) // count)), "GPU": 1}
             return {"num_workers": count, "use_gpu": True, "resources_per_worker": each}
         cpus = min(MOST_CPUS_OF_A_WORKER, cpus - 1 if cpus > 2 else cpus)
@@ -251,21 +250,21 @@ class _Chooser:
         # On two cores this is 2.0 times as fast as one worker with two threads; 1.04 times with a model as large as
         # Whisper tiny.
         self.comments["scaling/num_workers"] = (
-            "No GPU was found: a model this small is faster by workers than by threads of one."
+            "No GPU was found: so small a model is faster with several workers than with threads of one."
         )
         return {"num_workers": min(MOST_WORKERS_ON_CPU, cpus), "use_gpu": False, "resources_per_worker": {"CPU": 1}}
 
     def data(self) -> dict[str, Any]:
         speech, longest_s = self.speech, self.context_s or WHISPER_CONTEXT_S
         content: dict[str, Any] = {"max_duration_s": longest_s}
-        self.comments["data/max_duration_s"] = "Longer clips are left out of training, and counted. Seconds."
+        self.comments["data/max_duration_s"] = "Longer clips are left out of training and reported. Seconds."
         if speech.longest_s is None or speech.longest_s > longest_s or speech.longest_text > LABEL_BYTES:
             content["too_long_eval"] = "skip"
-            self.comments["data/too_long_eval"] = "Longer clips of validation and test are not scored, and counted."
+            self.comments["data/too_long_eval"] = "Longer clips of validation and test are reported, but not scored."
         if speech.is_english and not self.is_new:
             content["normalizer"] = "whisper_english"
             self.comments["data/normalizer"] = (
-                "Numbers, contractions and British spellings get one form each, so that the score does not count how "
-                "Whisper writes them as errors, nor what it learns of it as a gain. null: basic, as of other languages."
+                "Maps spellings of numbers, contractions and British words to one form, so that Whisper's spelling "
+                "counts neither as an error nor as a gain. null: basic, as for other languages."
             )
         return content

@@ -1,6 +1,6 @@
-"""Measures recordings and transcripts that were found: durations, languages, unreadable recordings.
+"""Measures recordings and transcripts: durations, languages, unreadable recordings.
 
-A detector recognizes the language of the texts.
+A language detector reads the texts.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ TEXTS_READ = 20_000
 DECODED = 16
 
 Row = dict[str, Any]
-# The detector classifies up to _PARTS parts of the texts, of _PART_CHARACTERS or more each; for the share _AGREEING it
-# must find the same language, with the probability _LEAST_PROBABILITY.
+# The detector classifies up to _PARTS parts of the texts with _PART_CHARACTERS or more each. It must find the same
+# language in the share _AGREEING of them, with the probability _LEAST_PROBABILITY.
 _PARTS, _PART_CHARACTERS, _AGREEING, _LEAST_PROBABILITY = 200, 100, 0.9, 0.9
 
 
 @dataclass(frozen=True)
 class MeasuredSpeech:
-    """Rows by split as in `FoundSpeech`, without `unreadable` ones and the `without_text` rows whose text is empty.
+    """Rows by split as in `FoundSpeech`, except `unreadable` recordings and rows with an empty text.
 
-    Durations are in seconds, of the clips for which they are known.
+    `without_text` is the number of rows with an empty text. `durations_s` has the known durations.
     """
 
     rows: Mapping[str, list[Row]]
@@ -62,7 +62,7 @@ class MeasuredSpeech:
 
 
 def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
-    """Reads headers of recordings, for half a minute at most.
+    """Reads headers of recordings for at most LOOK_S seconds.
 
     Raises:
         DataError: none of the sampled recordings can be read, or no row has a text.
@@ -77,7 +77,7 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
         total = len(split.source.table)
 
         def progress(count: int, total: int = total) -> None:
-            tell(f"{count:,} of {total:,} recordings looked at")
+            tell(f"{count:,} of {total:,} recordings checked")
 
         known = read_recordings(split.source, StorageOptions(), deadline=deadline, progress=progress)
         checked += known.checked
@@ -88,20 +88,20 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
         kept = [row for row in table_rows if row["id"] not in known.unreadable]
         with_text = [row for row in kept if row["text"].strip()]
         without_text += len(kept) - len(with_text)
-        # Relative to the root, so that it is the same wherever the data lies.
+        # Relative to the root, so that it does not depend on the data's location.
         folders = [row["audio"].removeprefix(found.root).rpartition("/")[0] for row in with_text]
         rows[name] = [{**row, "folder": folder} for row, folder in zip(with_text, folders, strict=True)]
     told = tuple(f"{name}: {reason}" for name, reason in unreadable.items())
     if checked and len(unreadable) == checked:
         raise DataError(
-            f"{found.place}: none of the {checked:,} recordings that were looked at can be read ({told[0]}): correct "
-            "their paths, which count from the manifest's folder"
+            f"{found.place}: none of the {checked:,} checked recordings can be read ({told[0]}): correct their paths, "
+            "which are relative to the manifest's folder"
         )
     if not (rows.get(ALL) or rows.get(TRAIN)):
         if not without_text:
             raise DataError(f"{found.place}: no recording to train on can be read ({told[0]}): correct their paths")
-        raise DataError(f"{found.place}: each transcript is empty: write into it what is said in its recording")
-    # A test set without texts cannot be scored; another one is drawn instead.
+        raise DataError(f"{found.place}: each transcript is empty: write to each the words of its recording")
+    # A test set without texts cannot be scored; another is drawn instead.
     rows = {name: of_split for name, of_split in rows.items() if of_split}
     return MeasuredSpeech(rows, np.concatenate(durations), told, without_text)
 
@@ -118,16 +118,16 @@ def _decoded_s(split: FoundSplit, known: Recordings) -> np.ndarray:
 
 
 def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:
-    """Returns the language as a recipe names it, and how it is known: by user or data, else by the transcripts.
+    """Returns the language for a recipe, and its source as text: the user, the data or the transcripts.
 
     Raises:
-        ConfigError: it is not known, or Whisper has no token for it.
+        ConfigError: the language is not known, or Whisper has no token for it.
     """
     language, known_by = _known_language(rows, found, given)
     if whisper_code(language) is None:
         named = "--language" if given is not None else f"{found.place}: language"
         raise ConfigError(
-            f"{named} {language!r}: {no_token(language)} A language without one borrows another's: name that with "
+            f"{named} {language!r}: {no_token(language)} To use the token of another language, name that with "
             "--language, then set model.language and model.borrowed_language in the recipe"
         )
     return language, known_by
@@ -147,10 +147,10 @@ def _known_language(rows: Sequence[Row], found: FoundSpeech, given: str | None) 
     language = language_of_texts(texts)
     if language is None:
         raise ConfigError(
-            f"{found.place}: its transcripts do not say which language they are in ({script_of_texts(texts)}; e.g. "
+            f"{found.place}: the language of its transcripts cannot be detected ({script_of_texts(texts)}; e.g. "
             f"{texts[0]!r}): name it, e.g. --language Serbian"
         )
-    return language.capitalize(), "by its transcripts; --language says another"
+    return language.capitalize(), "by its transcripts; --language overrides it"
 
 
 def longest_text_bytes(rows: Iterable[Row]) -> int:
@@ -159,7 +159,7 @@ def longest_text_bytes(rows: Iterable[Row]) -> int:
 
 
 def language_of_texts(texts: Iterable[str]) -> str | None:
-    """Returns Whisper's name of the texts' language; None if it cannot be recognized, or has no token."""
+    """Returns Whisper's name of the texts' language; None if it cannot be detected, or has no token."""
     parts = [""]
     for text in texts:
         if len(parts[-1]) >= _PART_CHARACTERS:

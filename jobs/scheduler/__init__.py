@@ -1,1 +1,1 @@
-"""Decides which runs start next: a pure function of the ledger's rows, the clusters' capacity and queues' limits."""
+"""Decides which runs start next, as a pure function of the ledger's rows, clusters' capacity and queues' limits."""

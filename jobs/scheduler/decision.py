@@ -11,7 +11,7 @@ from jobs.scheduler.feasibility import Resources
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A run that holds its gang. A larger priority goes first; `queued_s` are seconds since 1970."""
+    """A run that holds its gang. The largest priority goes first; `queued_s` is in seconds since 1970."""
 
     id: str
     queue: str
@@ -24,7 +24,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Holding):
-    """A run that waits to start, for other runs to succeed, or for the time of a retry; its gang as in `GangParts`."""
+    """A run that waits for admission, for other runs, or for the time of a retry; with its gang as in `GangParts`."""
 
     per_worker: Resources
     num_workers: int
@@ -47,7 +47,7 @@ class WaitCause(StrEnum):
 
 
 class Reason(NamedTuple):
-    """Reason of a wait: one word, and one line with what the run needs and which pool has how much."""
+    """Reason of a wait: one word, and one line with what the run needs and what the pool has."""
 
     cause: WaitCause
     text: str
@@ -71,7 +71,7 @@ class WaitTotals:
 
 
 class WaitReasons(Mapping[str, Wait]):
-    """Reasons of waiting runs, computed on access, since thousands wait and few are asked about."""
+    """Reasons of waiting runs, computed on access, since thousands may wait and few are read."""
 
     def __init__(self, runs: Sequence[Waiting], reason_of: Callable[[int], Reason]):
         """Takes the waiting runs in rank order, and a function that returns the reason of the run at an index."""
@@ -109,7 +109,7 @@ class WaitReasons(Mapping[str, Wait]):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision about the waiting runs: those that start, in this order, those that wait, and those refused."""
+    """The decision: runs that start, in this order, runs that wait, and refused runs with the reason."""
 
     start: tuple[str, ...]
     waits: WaitReasons

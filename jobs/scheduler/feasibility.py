@@ -1,8 +1,8 @@
 """Finds gangs that can never fit, with the amounts in the message. Pure.
 
-Ray places workers. The checks here hold for any placement: a queue, a user and the cluster have limits; a worker must
-fit on a node; the nodes hold a limited number of workers. A gang that passes may still have to wait: free resources
-may be fragmented over nodes, and then the run waits in Ray with its gang counted as held.
+Ray places workers. The checks here are valid for any placement: queues, users and the cluster have limits, a worker
+must fit on a node, and nodes have room for a limited number of workers. A gang that passes may still have to wait,
+since free resources may be fragmented over nodes; then the run waits in Ray, and its gang counts as held.
 """
 
 import math
@@ -15,11 +15,11 @@ from jobs.scheduler.limits import Limits, QueuesConfig
 
 Resources = Mapping[str, float]
 
-# Ray counts resources in ten-thousandths; rounding errors of sums are far smaller.
+# Ray counts resources in units of 1/10000; rounding errors of sums are far smaller.
 EPSILON = 1e-6
 GIB = 2.0**30
 BYTES = frozenset({"memory", "object_store_memory"})
-# Prefix of Ray's resource for a type of accelerator, of which each node with it has 1.
+# Prefix of Ray's resource for a type of accelerator; each node with this type has 1 of it.
 TYPE_PREFIX = "accelerator_type:"
 # The number of runs, as one more resource.
 RUNS = "runs"
@@ -31,8 +31,8 @@ class Capacity:
 
     Attributes:
         total: All resources of its nodes now.
-        can_grow_to: The most to which its autoscaler can grow it; resources not named here do not grow.
-        nodes: Resources of each node now. Empty: not known.
+        can_grow_to: Largest amounts to which its autoscaler can grow it; other resources do not grow.
+        nodes: Resources of each node now. Empty if not known.
     """
 
     total: Resources
@@ -50,10 +50,10 @@ class Capacity:
         return {name: most - self.total.get(name, 0.0) for name, most in self.size.items()}
 
     def max_workers(self, per_worker: Resources) -> float:
-        """Returns the number of such workers that the nodes could hold if empty; infinite if nodes are unknown.
+        """Returns the number of such workers that fit on the nodes if these are idle; infinite if nodes are unknown.
 
-        Resources that the autoscaler can still add count as one node, since its nodes are not known: the result may
-        be too large, never too small.
+        Resources that the autoscaler can still add count as one node, since their nodes are not known, so the result
+        may be too large, but never too small.
         """
         if not self.nodes:
             return math.inf
@@ -64,14 +64,14 @@ class Capacity:
 
     @cached_property
     def _max_workers(self) -> dict[tuple[tuple[str, float], ...], float]:
-        """Cache of `max_workers`; a decision has thousands of workers of a few kinds."""
+        """Cache of `max_workers`, since a decision has thousands of workers of a few kinds."""
         return {}
 
 
 def never_fits(
     gang: "Gang | GangParts", queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str
 ) -> str | None:
-    """Returns why a gang can never be admitted, even on an idle cluster, with the fix; None if it can, or unknown."""
+    """Returns why a gang can never be admitted, even if all is idle, with the fix; None if it can, or is not known."""
     if isinstance(gang, Gang):
         gang = GangParts(gang.total, gang.resources_per_worker, gang.num_workers, gang.min_workers)
     part = queues.queues.get(queue)
@@ -86,7 +86,7 @@ def never_fits(
 
 
 def caps(limits: Limits) -> dict[str, float]:
-    """Returns limits of resources, by Ray's names; those that are None are left out."""
+    """Returns the limits of resources by Ray's names, without those that are None."""
     named = {"GPU": limits.max_gpus, "CPU": limits.max_cpus}
     return {name: most for name, most in named.items() if most is not None}
 
@@ -113,7 +113,7 @@ def amounts(resources: Resources) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GangParts:
-    """A gang as amounts, of which `num_workers` (elastic: the maximum) take `per_worker`; explains exceeded limits."""
+    """A gang as amounts, of which `num_workers` (largest, if elastic) need `per_worker`; explains exceeded limits."""
 
     need: Resources
     per_worker: Resources
@@ -131,8 +131,8 @@ class GangParts:
         return f"set {self._field} to at most {fits}{smallest}"
 
     def excess_over(self, most: Resources, allowed: str, other: str) -> str | None:
-        """Returns why the total exceeds `most`, or None; a resource that is not in `most` has no limit."""
-        for name in sorted(most, reverse=True):  # GPUs first: the more useful message
+        """Returns why the total exceeds `most`, None if it does not; resources that are not in `most` have no limit."""
+        for name in sorted(most, reverse=True):  # GPUs first, since that message is more useful
             if self.need.get(name, 0.0) > most[name] + EPSILON:
                 return (
                     f"{self._sum(name)}, but {allowed} {amount(name, most[name])}; {self._fix(name, most[name], other)}"
@@ -140,7 +140,7 @@ class GangParts:
         return None
 
     def excess_over_cluster(self, capacity: Capacity, cluster: str) -> str | None:
-        """Returns why the cluster, with all that it can grow to, cannot hold the gang; None if it can."""
+        """Returns why the gang does not fit on the cluster, even after it has grown; None if it fits."""
         size, grows = capacity.size, any(value > EPSILON for value in capacity.growth.values())
         most = {name: size.get(name, 0.0) for name, value in self.need.items() if value > 0}
         verb = "can grow to" if grows else "has"
@@ -154,7 +154,7 @@ class GangParts:
         worker = amounts(self.per_worker)
         if most:
             return (
-                f"{self._field} {self.num_workers} × ({worker}): the nodes of {cluster} hold at most "
+                f"{self._field} {self.num_workers} × ({worker}): the nodes of {cluster} have room for at most "
                 f"{most:.0f} such workers; {self._fewer(int(most))}, or smaller scaling.resources_per_worker"
             )
         largest = {
@@ -189,7 +189,7 @@ class GangParts:
         if name == "GPU":
             return f"set scaling.use_gpu: false and scaling.resources_per_worker.GPU: 0, {other}"
         if name.startswith(TYPE_PREFIX):
-            return f"set scaling.accelerator_type to one that is there, {other}"
+            return f"set scaling.accelerator_type to an available type, {other}"
         return f"request less {name}, {other}"
 
     def _for_data(self, name: str) -> float:

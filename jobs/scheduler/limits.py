@@ -1,4 +1,4 @@
-"""The config of queues: limits of what each may hold at once, the starvation timeout, and storages of users."""
+"""The config of queues: limits of resources held at once, the starvation timeout, and storages of users."""
 
 from pydantic import Field
 
@@ -8,7 +8,7 @@ STARVATION_TIMEOUT_S = 6 * 3600.0
 
 
 class Limits(Record):
-    """The most that may be held at once. null: no limit."""
+    """Largest amounts that may be held at once. null: no limit."""
 
     max_gpus: float | None = Field(None, ge=0, description="GPUs held at once. 0: runs without GPUs only.")
     max_cpus: float | None = Field(None, ge=0, description="CPUs held at once.")
@@ -31,13 +31,13 @@ class QueuesConfig(Record):
     )
     storages: list[str] = Field(
         [],
-        description="Folders and URLs of buckets below which users may have run folders: the service reads and writes "
-        "there with its own rights. The user that it runs as may name any. []: only that user submits runs.",
+        description="Folders and URLs of buckets in which users may have run folders, which the service reads and "
+        "writes with its own rights. The user who runs the service may use any. []: only that user may submit runs.",
     )
     s3_endpoints: list[str] = Field(
         [],
-        description="Servers that those users may name as run.s3_endpoint_url, gs_endpoint_url or az_endpoint_url, or "
-        "as that of one of run.s3_buckets: the service sends them its own credentials. []: none but the service's own.",
+        description="Servers that those users may set as run.s3_endpoint_url, gs_endpoint_url or az_endpoint_url, or "
+        "in run.s3_buckets; the service sends its own credentials to them. []: only the service's own.",
     )
     queues: dict[str, QueuePart] = Field(default_factory=dict, description="Name of each queue → its limits.")
 

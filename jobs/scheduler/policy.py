@@ -2,30 +2,30 @@
 
 The rules:
 
-1. **Rank.** A larger priority goes first; among equals, the run that has waited longer; then the name, so that the
-   same rows always give the same decision. A run that has waited longer than the starvation timeout (`patience_s`) goes
-   before all that have not, whatever the priorities; among those, the one that has waited longest. The rank is the same
-   for all queues: if two queues share a cluster, it decides between them.
+1. **Rank.** The run with the largest priority goes first; of equal priorities, the run that has waited longest; then
+   the first by name, so that the same rows always give the same decision. Runs that have waited longer than the
+   starvation timeout (`patience_s`) go before all others, whatever the priorities; of these, the run that has waited
+   longest goes first. The rank is the same for all queues, and also decides between queues that share a cluster.
 2. **All or nothing.** A run starts when its gang fits into each of its pools: its user's part of the queue, its
-   queue, its cluster with what that can still grow to.
-3. **Back-filling delays no waiting run.** A run that ranks lower starts ahead of a waiting one only if that cannot
-   delay it, however long runs take (`pools` has the rule). A run waits in line for a pool if it fits in the narrower
-   ones: one that its user's limit blocks reserves nothing of the queue or the cluster, so that others may use what it
-   could not have used.
+   queue, and its cluster with the resources to which that can still grow.
+3. **Back-filling delays no waiting run.** A run with a lower rank starts ahead of a waiting run only if it cannot delay
+   that run, however long runs take (`pools` has the rule). A run waits in line for a pool if it fits into the narrower
+   pools. So a run that its user's limit blocks reserves nothing of the queue or the cluster, and others may use
+   resources that it could not have used.
 4. **Runs that cannot start for another reason reserve nothing**: those that wait for another run, for the time of a
-   retry, for a cluster that does not respond, in a paused queue, or for more than there can be now.
+   retry, for a cluster that does not respond, in a paused queue, or for more resources than the cluster can have now.
 
 Consequences, which are tested:
 
 - A run that waits in line for its cluster starts no later than without any back-filling from then on, as long as no run
-  that ranks higher joins that line later. Without limits of queues and users, and with equal priorities, that is every
-  run, always: back-filling delays none.
-- Lower-ranked runs that were started while a run waited in line never delay it on their own. It waits for those that
-  rank higher, and for what was running when it joined the line.
-- No run starves. After `patience_s` only runs that were queued earlier rank higher, finitely many. The first of them
-  waits for what runs when it joins the line of its user, of its queue and of its cluster: at most three times the
-  length of the longest run, or once without limits. Each overdue run that was queued before another adds as much again,
-  and its own length.
+  with a higher rank joins that line later. Without limits of queues and users, and with equal priorities, this is true
+  for every run: back-filling delays none.
+- Runs with a lower rank that were started while a run waited in line never delay it on their own. It waits for runs
+  with a higher rank, and for those that were running when it joined the line.
+- No run starves. After `patience_s`, only runs that were queued earlier rank higher, and their number is finite. The
+  first of them waits for the runs that run when it joins the line of its user, of its queue and of its cluster: at most
+  three times the length of the longest run, or once without limits. Each overdue run that was queued before another
+  adds the same time again, and its own length.
 """
 
 import math
@@ -40,7 +40,7 @@ from jobs.scheduler.feasibility import EPSILON, Capacity
 from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.pools import Blocker, RunDemands, SchedulingGroup
 
-# Why a run waits: a reason, what blocks it in a pool, or the run itself, whose reason is computed on access.
+# Why a run waits: a reason, the blocker in a pool, or the run itself, whose reason is computed on access.
 _Found = Reason | Blocker | Waiting
 
 
@@ -85,7 +85,7 @@ def decide(
 
 
 def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[Waiting]:
-    """Returns the waiting runs in order: overdue ones by their time, then the others by priority, time and name."""
+    """Returns the waiting runs by rank: overdue runs by time and name, then the others by priority, time and name."""
     by_time = sorted(waiting, key=attrgetter("queued_s"))
     if len({run.queued_s for run in by_time}) < len(by_time):
         by_time.sort(key=attrgetter("queued_s", "id"))
@@ -95,7 +95,7 @@ def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[
 
 
 def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
-    """Returns the resources of which every run needs more than an amount that counts as none."""
+    """Returns the resources of which every run needs a significant amount (above rounding errors)."""
     needs = list({id(run.need): run.need for run in waiting}.values())  # thousands share one
     shared = set(needs[0]).intersection(*needs) if needs else set()
     if not shared or min(min(need.values()) for need in needs) > 2 * EPSILON:
@@ -111,7 +111,7 @@ def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: floa
             return Reason(WaitCause.DEPENDENCY, text)
         if state != RunState.SUCCEEDED:
             return Reason(WaitCause.DEPENDENCY, f"waits for run {name} ({state})")
-    # A retry that is further away than the longest pause was planned before the clock was set back.
+    # A retry later than the longest pause from now was planned before the clock was set back, so it is due.
     if run.not_before_s is not None and 0 < run.not_before_s - now_s <= MAX_BACKOFF_S:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(math.ceil(run.not_before_s)))
         return Reason(WaitCause.RETRY, f"retries at {at} UTC")
@@ -127,7 +127,7 @@ def _failed_dependency(run: Waiting, dependencies: Mapping[str, RunState]) -> st
 
 
 def _start_or_reserve(run: Waiting, group: SchedulingGroup) -> Reason | Blocker | None:
-    """Starts the run, or reserves resources for it in its pools; returns what blocks it, None if it starts."""
+    """Starts the run, or reserves resources for it in its pools; returns what blocks it, or None if it starts."""
     demands = group.demands_or_reason(run)
     if isinstance(demands, Reason):
         return demands
@@ -144,7 +144,7 @@ def _start_or_reserve(run: Waiting, group: SchedulingGroup) -> Reason | Blocker 
 
 
 def _wording(reasons: Sequence[_Found], pools: RunDemands) -> Callable[[int], Reason]:
-    """Returns a function that words the reason at an index, after all starts, so that free amounts are correct."""
+    """Returns a function that formats the reason at an index; called after all starts, for the correct free amounts."""
     worded: dict[Blocker, Reason] = {}  # thousands share a text
 
     def reason_at(place: int) -> Reason:

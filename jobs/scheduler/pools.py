@@ -1,22 +1,22 @@
 """Pools: limited resources, of which a part is held, and a part is reserved for waiting runs; runs' demands. Pure.
 
-Pools are clusters, queues with limits, and users' parts of queues. A run starts only when its complete gang fits into
+Pools are clusters, queues with limits, and users' parts of queues. A run starts only if its complete gang fits into
 each of its pools, and if it cannot delay a waiting run ahead of it.
 
-**Reserving.** How long runs will run is not known, so a later run j may start ahead of a waiting run h only if it
-could run forever and h would still start as early. When h's turn comes, some of those ahead of j are running: current
-holders that have not ended, and runs ranked above h that have started meanwhile. Which ones is not known, but together
-with h they fit into the pool. So j is harmless if whatever fits into the pool together with h still fits with j added:
+**Reserving.** The lengths of runs are not known, so a later run j may start ahead of a waiting run h only if h would
+start as early even if j ran forever. When h's turn comes, some of the runs ahead of j are running: current holders that
+have not ended, and runs ranked above h that have started meanwhile. It is not known which, but together with h they
+fit into the pool. So j is harmless if all sets of runs that fit into the pool together with h still fit with j added:
 
     room(h) = size − need(h) − the sum of everything ahead of h that fits next to h
     j starts only if need(j) ≤ room(h), for each waiting h that ranks above it
 
-What does not fit next to h, like the large run that h waits for, must have ended before h starts, and leaves its
-resources: that is the room for back-filling. Everything else may still be running. A run that starts is subtracted from
-the room, so that many small runs together do no more harm than one.
+Runs that do not fit next to h, like the large run that h waits for, must have ended before h starts; their resources
+are the room for back-filling. All others may still be running. A run that starts is subtracted from the room, so that
+many small runs together are as harmless as one.
 
-This is conservative back-filling, in which every waiting run is protected and not only the first, with unknown lengths
-in the place of users' estimates. Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995; Mu'alem and Feitelson,
+This is conservative back-filling, which protects every waiting run and not only the first, with unknown lengths
+instead of users' estimates. Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995; Mu'alem and Feitelson,
 Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling, IEEE TPDS
 12(6), 2001.
 """
@@ -43,13 +43,13 @@ from jobs.scheduler.feasibility import (
 )
 from jobs.scheduler.limits import Limits, QueuesConfig
 
-# No run starts ahead of more runs than this that wait for one pool, so that the cost of a decision is bounded, as
-# with Slurm's bf_max_job_test.
+# If more runs than this wait for a pool, no later run starts ahead of them, which bounds the cost of a decision, like
+# Slurm's bf_max_job_test.
 MAX_WAITING = 200
 
 
 class Demand:
-    """Amounts that a run takes of a pool, none of them zero. Equal demands share one object, to compare quickly."""
+    """Amounts that a run needs of a pool, none of them zero. Equal demands share one object, for fast comparisons."""
 
     __slots__ = ("amounts", "items")
 
@@ -58,7 +58,7 @@ class Demand:
 
 
 class Reservation(NamedTuple):
-    """Resources that are reserved for a waiting run; without an id, for the runs beyond MAX_WAITING."""
+    """Resources that are reserved for a waiting run, or if `run_id` is None, for the first MAX_WAITING runs."""
 
     run_id: str | None
     name: str
@@ -66,14 +66,14 @@ class Reservation(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """Reason why a demand does not fit into a pool: a reservation prevents it, or (None) not enough is free at all."""
+    """Reason why a demand does not fit into a pool: a reservation, or if that is None, too little is free."""
 
     pool: "Pool"
     demand: Demand
     reservation: Reservation | None
 
     def reason(self) -> Reason:
-        """Returns what is needed, the pool, and what is free there at the end of the pass."""
+        """Returns the reason, with the needed amounts, the pool, and the amounts that are free after the pass."""
         found = self.reservation
         if found is None:
             short = self.pool.short(self.demand)
@@ -88,10 +88,10 @@ class Blocker(NamedTuple):
 
 
 class HigherRankedDemands:
-    """Demands ahead of a run in a pool: of running runs and of waiting ones.
+    """Demands ahead of a run in a pool, of both running and waiting runs.
 
-    Keeps sums, and sorts amounts, so that the demands that do not fit next to another are found without iterating
-    over the thousands that do.
+    Keeps sums and sorted amounts, so that demands that do not fit next to another are found without iterating over
+    the thousands that do.
     """
 
     __slots__ = ("_counts", "_sorted", "_sums")
@@ -111,7 +111,7 @@ class HigherRankedDemands:
             self._counts[demand] += count
 
     def coexisting(self, demand: Demand, size: Mapping[str, float]) -> dict[str, float]:
-        """Returns, per resource of the demand, the sum of those demands that fit into the size together with it."""
+        """Returns, per resource of the demand, the sum over the demands that fit into the size together with it."""
         taken = {name: self._sums.get(name, 0.0) for name in demand.amounts}
         for other in dict.fromkeys(self._too_large(demand, size)):
             for name, value in other.items:
@@ -120,7 +120,7 @@ class HigherRankedDemands:
         return taken
 
     def _too_large(self, demand: Demand, size: Mapping[str, float]) -> Iterator[Demand]:
-        """Yields demands that must have ended before this one fits, some of them more than once."""
+        """Yields the demands that must have ended before `demand` fits, some of them more than once."""
         for name, mine in demand.items:
             others, most = self._sorted.get(name, []), size[name] + EPSILON
             first = bisect_left(others, True, key=lambda item: item[0] + mine > most)
@@ -128,11 +128,11 @@ class HigherRankedDemands:
 
 
 class Pool:
-    """Size of a pool, what is held, and what is reserved, in one pass over the waiting runs.
+    """Size of a pool, and its held and reserved amounts, in one pass over the waiting runs.
 
-    Both free and spare amounts only shrink during a pass, so that a refused demand is refused again, for the same
-    reason. A pool is exhausted when nothing is left of a resource that all demands take: all are refused for the rest
-    of the pass.
+    Free and spare amounts only decrease during a pass, so that a refused demand is refused again, for the same reason.
+    A pool is exhausted when nothing is left of a resource that all demands need; then all are refused for the rest of
+    the pass.
     """
 
     def __init__(
@@ -146,15 +146,15 @@ class Pool:
     ):
         """Creates an empty pool; demands have only resources in `size`, and every demand needs those in `always`.
 
-        `allowed_by` says who sets the limits of a queue or a user; a demand on a pool `within` a wider one must also
-        fit into that.
+        `allowed_by` is the text, for reasons, on who limits the pool; None for a cluster. A demand must also fit into
+        the wider pool `within`, if given.
         """
         self.name, self.size, self._allowed_by, self._within = name, size, allowed_by, within
         self._always = [resource for resource in always if resource in size]
         self._free = dict(size)
         self._spare = dict.fromkeys(size, math.inf)
         self._reserved_for: dict[str, Reservation] = {}
-        # Most pools reserve nothing: there, held demands are only listed.
+        # Most pools reserve nothing, so held demands are only listed until the first reservation.
         self._ahead: HigherRankedDemands | None = None
         self._added: list[Demand] = []
         self._refused: dict[Demand, Blocker] = {}
@@ -172,7 +172,7 @@ class Pool:
         return WaitCause.CAPACITY if self._allowed_by is None else WaitCause.LIMIT
 
     def blocker(self, demand: Demand) -> Blocker | None:
-        """Returns why a run that ranks below earlier ones of this pass cannot have this much now; None if it can."""
+        """Returns why the next run of this pass cannot hold the demand now; None if it can."""
         if demand in self._refused:
             return self._refused[demand]
         free, spare = self._free, self._spare
@@ -216,11 +216,11 @@ class Pool:
         self._update_closed()
 
     def short(self, demand: Demand) -> list[str]:
-        """Returns the resources of which less is free than the demand."""
+        """Returns the resources of which less is free than demanded."""
         return [name for name, value in demand.items if value > self._free[name] + EPSILON]
 
     def shortage(self, names: Collection[str]) -> str:
-        """Describes how much of these resources is free, or held."""
+        """Returns a text on how much of these resources is free or, in a queue, held."""
         free = {name: max(0.0, self._free[name]) for name in names}
         if self._allowed_by is None:
             return f"{self.name} has {self._of_size(free)} free"
@@ -233,7 +233,7 @@ class Pool:
         )
 
     def _remaining_capacity(self, demand: Demand) -> list[float]:
-        """Returns what this demand, and all those ahead that fit next to it, leave of each resource."""
+        """Returns the amount of each resource that this demand, and all ahead that fit next to it, leave."""
         if self._ahead is None:
             self._ahead = HigherRankedDemands()
         self._ahead.add(self._added)
@@ -259,7 +259,7 @@ def _needs(demand: Demand, names: Collection[str]) -> str:
     return f"needs {', '.join(asked)}; " if asked else ""
 
 
-# A run's pools, the narrowest first, with its demand on each.
+# A run's pools, narrowest first, with its demand on each.
 PoolDemands = tuple[tuple[Pool, Demand], ...]
 
 
@@ -267,15 +267,15 @@ class SchedulingGroup:
     """Runs of one user, queue and cluster: their pools, and their demands on each.
 
     Attributes:
-        blocked: True if no run here can start or reserve anything: one of its pools admits none any more, and narrower
-            pools reserve nothing. The reasons can then be computed later, since these pools do not change for the rest
+        blocked: True if no run of the group can start or reserve anything, since one of its pools is exhausted and
+            narrower pools are closed. Reasons can then be computed later, since these pools do not change for the rest
             of the pass.
     """
 
     __slots__ = ("_demands", "_make", "_pools", "blocked")
 
     def __init__(self, pools: Sequence[Pool], make: Callable[[Waiting], Reason | PoolDemands]):
-        """Takes the pools, the narrowest first, and a function that returns the demands of a kind of run."""
+        """Takes the pools, narrowest first, and a function that returns the demands of a run."""
         self._pools, self._make = pools, make
         self._demands: dict[tuple[int, int, int], Reason | PoolDemands] = {}
         self.blocked = False
@@ -283,8 +283,8 @@ class SchedulingGroup:
 
     def demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:
         """Returns a run's demand on each of its pools, or why it could not start even if no other run existed."""
-        # By identity, without comparing amounts: runs of one recipe share one object, which lives as long as the
-        # runs.
+        # By identity, without comparing amounts, since runs of one recipe share one object, which lives as long as
+        # the runs.
         key = (id(run.need), id(run.per_worker), run.num_workers)
         found = self._demands.get(key)
         if found is None:
@@ -332,7 +332,7 @@ class RunDemands:
 
     @property
     def exhausted(self) -> bool:
-        """True if no run can start any more, and none changes anything for later ones."""
+        """True if no other run can start, or can change anything for later runs."""
         return self._only is not None and self._only.exhausted
 
     def group_of(self, run: Waiting) -> SchedulingGroup:
@@ -349,8 +349,8 @@ class RunDemands:
         return self._own_pool(run), self._shared.get(run.queue), self._clusters.get(run.address)
 
     def demands(self, run: Waiting | Holding) -> PoolDemands:
-        """Returns a run's demand on each of its pools, the narrowest first; pools without limits are left out."""
-        # The amounts that it takes of a queue, and of a user's part of one.
+        """Returns a run's demand on each of its pools, narrowest first; queues and users may have no pool."""
+        # Amounts that count in a queue and in a user's part of it.
         counted = {"GPU": run.need.get("GPU", 0.0), "CPU": run.need.get("CPU", 0.0), RUNS: 1.0}
         needs = zip(self._pools_of(run), (counted, counted, run.need), strict=True)
         return tuple((pool, self._demand(need, pool.size)) for pool, need in needs if pool is not None)
@@ -389,7 +389,7 @@ class RunDemands:
         if capacity is None:
             why = self._unreachable.get(run.address)
             text = f"waits for the cluster at {run.address}"
-            # The error begins with the address, too.
+            # The error also begins with the address.
             text += ", which does not respond" if why is None else f": {why.removeprefix(run.address).lstrip(': ')}"
             return Reason(WaitCause.CLUSTER, text)
         gang = GangParts(run.need, run.per_worker, run.num_workers, run.min_workers)
@@ -398,6 +398,6 @@ class RunDemands:
 
 
 def _sizes(limits: Limits) -> dict[str, float]:
-    """Returns the size of the pool of these limits; empty without limits."""
+    """Returns the size of a pool with these limits; empty without limits."""
     running = {} if limits.max_running is None else {RUNS: float(limits.max_running)}
     return {**caps(limits), **running}

@@ -1,1 +1,1 @@
-"""The operations on runs, and the controller, which executes them."""
+"""The operations on runs, and the controller, which advances runs."""

@@ -1,11 +1,11 @@
 """The loop that advances runs: observe, decide, act. Only the controller that holds the lease acts.
 
-    round      for each run that holds its gang: advance; then admit those that may start
+    round      for each run that holds its gang: advance; then admit waiting runs that may start
     advance    submit | end | request the stop, observe
 
-Every action is recorded before and after, and may be repeated without harm, so that the next controller continues where
-one was killed: an attempt is in the ledger before Ray is called, its submission id is derived from run and number, a
-second stop changes nothing, and pieces of logs are replaced completely. `run_changes` decides what each step changes.
+Every action is recorded before and after, and is idempotent, so that after a kill the next controller continues: an
+attempt is in the ledger before Ray is called, its submission id is derived from run and number, a repeated stop changes
+nothing, and pieces of logs are replaced completely. `run_changes` decides the changes of each step.
 """
 
 import logging
@@ -50,15 +50,15 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 LEASE_S = 10.0
-# A step may upload or read a user's large files meanwhile; a controller that takes longer loses its lease.
+# Longest step, which may upload or read a user's large files; after it, the controller loses its lease. Seconds.
 LONGEST_STEP_S = 120.0
-# While its cluster does not respond, a stop is retried for this long beyond the job's own grace period.
+# While the cluster does not respond, a stop is retried for this time after the job's own grace period. Seconds.
 ABANDON_AFTER_S = 600.0
-# Limits of the package installation's log: Ray repeats the last 50 lines of a failed try, and logs the next one's
-# start.
+# Limits of what is read from the package installation's log; Ray repeats the last 50 lines of a failed try, and logs
+# the start of the next try.
 SETUP_LINES = 200
 SETUP_BYTES = 100_000
-# The cluster decides what an attempt starts from; it is not known here.
+# Text for an attempt's start that only the cluster can determine.
 UNKNOWN_START = "its newest checkpoint, if there is one: the service cannot read its run folder now"
 
 
@@ -84,7 +84,7 @@ class Controller:
         self._driver_logs = DriverLogArchive(clusters, RunFolders(), clock, hook)
 
     def run(self, stop: Signal, *, poll_s: float = POLL_S) -> None:
-        """Runs rounds until `stop` is set; errors of a round are logged, and the next one continues."""
+        """Runs rounds until `stop` is set; errors of a round are logged, and the next round continues."""
         with self._lease.kept(LONGEST_STEP_S):
             while not stop.is_set():
                 try:
@@ -94,15 +94,15 @@ class Controller:
                 except JobsError as error:
                     log.warning("%s", error)
                 except Exception:
-                    # Not narrower: a defect that one run's data shows must not end the service for all others.
+                    # Not narrower, since a bug that one run triggers must not end the service for all others.
                     log.exception("a round failed; the next one continues")
                 stop.wait(poll_s)
         self._lease.release()
 
     def round(self, *, submit: bool = True) -> bool:
-        """Advances every active run once, then admits waiting ones; returns False if another one holds the lease.
+        """Advances every active run once, then admits waiting runs; returns False if another controller has the lease.
 
-        Without `submit`, no job is submitted, neither of a waiting run nor of one whose submission was interrupted.
+        Without `submit`, no job is submitted, neither for waiting runs nor for interrupted submissions.
 
         Raises:
             LeaseLostError: another controller has taken over in between.
@@ -113,7 +113,7 @@ class Controller:
         self._driver_logs.begin_round()
         self._folders.begin_round()
         active = self._ledger.active_runs()
-        # Each run is first in turn: a slow storage has time for some of its runs only.
+        # Each run is first in turn, since there is only time for some of the runs on a slow storage.
         self._rounds += 1
         first = self._rounds % max(1, len(active))
         for run in (*active[first:], *active[:first]):
@@ -133,19 +133,19 @@ class Controller:
             self._isolate_errors(run_id, partial(self._start, run_id, now_s))
 
     def _isolate_errors(self, run_id: str, act: Callable[[], None]) -> None:
-        """Records errors of one run as its reason; errors of the lease and of the ledger end the round."""
+        """Calls `act`; records errors of the run as its reason, but raises those of the lease and the ledger."""
         try:
             act()
         except (LeaseLostError, ServiceError):
             raise
         except RunChangedError:
-            return  # a user changed it meanwhile; the next round reads the change
+            return  # a user changed the run meanwhile; the next round reads the change
         except ClusterError as error:
             self._cluster_unreachable(run_id, error)
         except RayscribeError as error:
             self._blocked(run_id, str(error), event="error")
         except Exception as error:
-            # Not narrower, as in `run`; here the other runs of this round are advanced, too.
+            # Not narrower, as in `run`, so that the other runs of this round are advanced.
             log.exception("%s: internal error of the service; other runs are not affected", run_id)
             # Without the error's text, which may name paths of this machine.
             reason = f"internal error of the service ({type(error).__name__}), whose log has the details; retrying"
@@ -181,7 +181,7 @@ class Controller:
             self._observe(run, attempt, job)
 
     def _submit(self, run: Run, attempt: Attempt) -> None:
-        """Submits an attempt, even if a stop was requested: an interrupted submission may still arrive at Ray."""
+        """Submits an attempt, even if a stop was requested, since an interrupted submission may still arrive at Ray."""
         try:
             package = self._packages.verified_path(run.package)
             request = build_request(
@@ -203,9 +203,9 @@ class Controller:
         self._hook("ledger.submitted:after")
 
     def _code_of(self, run: Run) -> str | None:
-        """Returns the zip of the run's code; "" if the nodes have that code, None if the run's package does."""
+        """Returns the zip of the run's code; "" if the nodes have that code, None if the run's package has its own."""
         if RELEASE is not None and run.code is not None and has_release(run.address, RELEASE):
-            # Packages that a job installs may hide those of the nodes.
+            # Packages that a job installs may shadow those of the nodes.
             brings_packages = JobPart.model_validate(run.config["job"]).runtime_env.tool is not None
             if not brings_packages and run.code == self._packages.put_own_code():
                 return ""
@@ -215,7 +215,7 @@ class Controller:
         progress = None
         with suppress(RayscribeError):
             progress = self._folders.progress(run, attempt.number)
-        # An attempt that has written a status keeps one: a folder without it means that the storage is not there now.
+        # A status file is never removed, so if it is missing later, the storage is not available now.
         unread = progress is None and run.progress is not None and run.progress.phase != ""
         progress = run.progress if unread else progress
         pending = [] if progress is not None and progress.step else self._pending(run, job)
@@ -234,13 +234,13 @@ class Controller:
         self._driver_logs.archive(run, attempt)
 
     def _pending(self, run: Run, job: JobInfo) -> list[dict[str, float]]:
-        # The resources it waits for, and how its environment is set up, are left out of the reason where not known.
+        # If the pending resources are not known, the reason does not mention them.
         with suppress(ClusterError):
             return self._clusters.pending_bundles(run.address, job.ray_job_id)
         return []
 
     def _setup_failure(self, run: Run, attempt: Attempt, job: JobInfo) -> str:
-        """Returns why Ray's last try to set up a pending job failed; Ray itself reports it only when it gives up."""
+        """Returns why the last try to set up a pending job failed; "" without one. Ray itself reports it at the end."""
         if job.status == PENDING:
             with suppress(ClusterError):
                 end = self._clusters.setup_log_end(run.address, attempt.submission_id, SETUP_LINES, SETUP_BYTES)
@@ -257,7 +257,7 @@ class Controller:
     def _close(
         self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str, *, note: str = ""
     ) -> None:
-        """Records how the attempt ended, and what follows; after a user's stop, with the note and what the run left."""
+        """Records the attempt's end and the decision; after a user's stop, with the last checkpoint and the note."""
         earlier = [item for item in self._ledger.attempts_that_count(run.id) if item.number < attempt.number]
         last_step, progress = self._last_known(run, attempt, earlier)
         left = self._folders.left_text(run) + note if run.stop_requested_s is not None else ""
@@ -269,7 +269,7 @@ class Controller:
         self._hook("ledger.end:after")
 
     def _last_known(self, run: Run, attempt: Attempt, earlier: Sequence[Attempt]) -> tuple[int | None, Progress | None]:
-        """Returns the step of the newest checkpoint and the last status; what cannot be read is as known before."""
+        """Returns the step of the newest checkpoint and the last status; if unreadable, the last known values."""
         progress = run.progress
         try:
             progress = self._folders.progress(run, attempt.number) or progress
@@ -279,9 +279,9 @@ class Controller:
         return (newest[1] if newest is not None else None), progress
 
     def _cluster_unreachable(self, run_id: str, error: ClusterError) -> None:
-        """Records the error; gives up a run whose stop is overdue, so that it does not wait for a lost cluster.
+        """Records the error; ends a run whose stop is overdue, so that it does not wait for a lost cluster.
 
-        On a cluster that was taken down, the attempt has ended; the run is retried when the cluster is up again.
+        If the cluster was taken down, the attempt has ended, and the run is retried when the cluster is up again.
         """
         run = self._ledger.run(run_id)
         if isinstance(error, ClusterGoneError) and run.state.holding and run.stop_requested_s is None:
@@ -292,18 +292,18 @@ class Controller:
             self._blocked(run_id, f"{error}; retrying", event="cluster_unreachable")
             return
         if isinstance(error, JobLostError):
-            self._give_up(run, f"no job of it is running: {error}")
+            self._give_up(run, f"none of its jobs is running: {error}")
             return
         retried_s = stop_grace_s(run.config, run.progress) + ABANDON_AFTER_S
-        # A clock that was set back by more than that must not delay the end.
+        # If the clock was set back, this must not delay the end.
         if abs(self._clock() - run.stop_requested_s) < retried_s:
             reason = f"stopping; {error}; retrying until {format_time(run.stop_requested_s + retried_s)}"
             self._blocked(run_id, reason, event="cluster_unreachable")
             return
-        self._give_up(run, f"its cluster could not be reached, so its job may still be running there: {error}")
+        self._give_up(run, f"its cluster did not respond, so its job may still be running there: {error}")
 
     def _give_up(self, run: Run, message: str) -> None:
-        """Ends a run whose stop was requested, without its cluster."""
+        """Ends a run whose stop was requested, without calling its cluster."""
         attempt = self._ledger.attempt(run.id, run.attempt)
         with suppress(RunChangedError):
             self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, message, note=f"; {message}")
@@ -313,12 +313,12 @@ class Controller:
             self._write(run_changes.blocked(self._ledger.run(run_id), reason=reason, event=event, now_s=self._clock()))
 
     def _write(self, change: RunChange | None) -> Run | None:
-        """Writes a change, if there is one; returns the changed run."""
+        """Writes a change, if any; returns the changed run."""
         return None if change is None else run_changes.write(self._ledger, self._lease, change)
 
 
 def forecast(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s: float) -> Decision:
-    """Returns the policy's decision about the waiting runs now, without changing anything."""
+    """Returns the scheduler's decision about the waiting runs at `now_s`; changes nothing."""
     waiting = ledger.scheduler.waiting()
     holding = ledger.scheduler.holding()
     known, unreachable = {}, {}
@@ -326,28 +326,28 @@ def forecast(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s:
         try:
             known[address] = clusters.capacity(address)
         except ClusterError as error:
-            unreachable[address] = str(error)  # the reason of the runs that wait for it
+            unreachable[address] = str(error)  # the reason of the runs that wait for this cluster
     wanted = {name for item in waiting for name in item.depends_on}
     return decide(waiting, holding, known, queues, ledger.scheduler.states(wanted), now_s, unreachable)
 
 
 def known_checkpoint(run: Run, attempts: Sequence[Attempt]) -> str | None:
-    """Returns the newest checkpoint found in the run folder before, "a checkpoint" if unnamed; None if none was."""
+    """Returns the newest checkpoint that was found before; "a checkpoint" without a known name, None if none was."""
     for attempt in reversed(attempts):
         if attempt.last_step is not None:
             return f"checkpoint-{attempt.last_step}"
         if attempt.resume_from is not None:
             return attempt.resume_from
-    # Measured during an upload of a checkpoint.
+    # `checkpoint_s` is measured when a checkpoint is uploaded.
     return "a checkpoint" if run.progress is not None and run.progress.checkpoint_s is not None else None
 
 
 def admission_of(run: Run, attempts: Sequence[Attempt], folders: RunFolders, *, now_s: float) -> RunChange | None:
-    """Returns the new attempt of a run that may start; None if it no longer waits, or a stop was requested.
+    """Returns the change with a new attempt of a run that may start; None if it no longer waits, or is to stop.
 
-    Its number is not yet used in the run folder: another ledger, or a user by hand, may have used some, and a driver
-    with a used number would be fenced. A checkpoint that the run is known to have is expected even if the service
-    cannot see it now: the storage may be mounted on the cluster alone.
+    The attempt's number is not yet used in the run folder, since another ledger or user may have used some, and a
+    driver with a used number would be fenced. If the service cannot read the folder now, the last known checkpoint is
+    expected, since the storage may be mounted only on the cluster.
     """
     if not run.state.waiting or run.stop_requested_s is not None:
         return None

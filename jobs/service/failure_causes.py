@@ -1,7 +1,7 @@
-"""Determines why a job ended from the response of Ray's Jobs API, the exit code first. Pure.
+"""Determines why a job ended from the response of Ray's Jobs API, first by exit code. Pure.
 
-Texts and types are those of ray 2.60: dashboard/modules/job/job_manager.py and job_supervisor.py, and, after `Job
-supervisor actor died:`, those of its GCS and raylet. The tests have real ones.
+Texts and types are from ray 2.60: dashboard/modules/job/job_manager.py and job_supervisor.py, and, after `Job
+supervisor actor died:`, its GCS and raylet. The tests have recorded responses.
 """
 
 import re
@@ -28,7 +28,7 @@ from trainers.errors import (
     StorageError,
 )
 
-# Exit codes of the entrypoint itself. 126 and 127 are the shell's: a command that may not be run, or does not exist.
+# Exit codes of the entrypoint. 126 and 127 are the shell's, for a command that may not be run or does not exist.
 USER_ERRORS = (ConfigError, DataError, DivergedError, PackageError, ResourceError, ResumeError, ScoringError)
 EXIT_CODES = {
     **{error.exit_code: Cause.USER_ERROR for error in USER_ERRORS},
@@ -45,7 +45,7 @@ EXIT_CODES = {
 # Part of the error of an unmodified program, see `trainers.scripts.program_worker`.
 SCRIPT_ENDED = " ended with exit code {}:\n"
 
-# Words in the last lines of the log, for exit codes without a meaning: a user's own script knows none of our codes.
+# Words in the last lines of the log, for exit codes without a meaning, since a user's own script has other codes.
 LOG_WORDS = (
     ("CUDA out of memory", Cause.OUT_OF_MEMORY),
     ("OutOfMemoryError", Cause.OUT_OF_MEMORY),
@@ -57,8 +57,7 @@ LOG_WORDS = (
     ("\nImportError: ", Cause.ENVIRONMENT),
 )
 
-# Ray's JobErrorType and words of its message, for jobs without an exit code of the entrypoint. The first match
-# counts.
+# Ray's JobErrorType and words of its message, for jobs without an exit code of the entrypoint. The first match is used.
 ERROR_TYPES = (
     ("RUNTIME_ENV_SETUP_FAILURE", "", Cause.ENVIRONMENT),
     # The supervisor is the entrypoint's parent and dies with the entrypoint's node.
@@ -75,7 +74,7 @@ ERROR_TYPES = (
     ("JOB_ENTRYPOINT_COMMAND_START_ERROR", "", Cause.ENVIRONMENT),
 )
 
-# Errors of a runtime environment that pass within a minute. An index that lacks the package is not among them.
+# Errors of a runtime environment that are transient, unlike that of a package that the index does not have.
 TRANSIENT = re.compile(
     r"connection (refused|reset|broken|aborted|error)|ConnectionError|Max retries exceeded|"
     r"timed out|TimeoutError|ReadTimeout|ConnectTimeout|temporary failure|unreachable|error sending request|"
@@ -95,13 +94,13 @@ _CAUSE = "cause: "
 
 
 def cause_of(job: JobInfo, *, stop_requested: bool) -> Cause:
-    """Returns why a job ended, or is not known any more; `stop_requested`: a user asked this ledger to stop it."""
+    """Returns why a job ended or is no longer known; `stop_requested` is True if a user requested its stop here."""
     if not job.known:
         return Cause.STOPPED if stop_requested else Cause.CLUSTER_LOST
     if job.status == "SUCCEEDED":
         return Cause.SUCCEEDED
     if job.status == "STOPPED":
-        return Cause.STOPPED  # also by somebody's `ray job stop`, which was intended
+        return Cause.STOPPED  # also by someone's `ray job stop`, which is intentional
     if job.exit_code is not None:
         return _of_exit_code(job.exit_code, job.message, stop_requested)
     for error_type, words, cause in ERROR_TYPES:
@@ -113,8 +112,8 @@ def cause_of(job: JobInfo, *, stop_requested: bool) -> Cause:
 def line_of(job: JobInfo) -> str:
     """Returns the most informative line of Ray's message, without credentials; "" if there is none.
 
-    The line keeps what `is_transient` searches for: pip's last line says that there is no such package, and one
-    before it that no index responded.
+    The line includes text for `is_transient`: pip's last line says that there is no such package, but a line before it
+    that no index responded.
     """
     lines = [line.strip() for line in job.message.splitlines() if line.strip()]
     if not lines or _LAST_LOGS in lines[-1]:  # followed by no logs
@@ -127,7 +126,7 @@ def line_of(job: JobInfo) -> str:
 
 
 def line_of_setup(log_end: str) -> str:
-    """Returns the most informative line of the last failed try in the log of a runtime environment; "" if none."""
+    """Returns the most informative line of the last failed try in the log of a runtime environment; "" without one."""
     _, failed, rest = log_end.rpartition(_FAILED_COMMAND)
     lines = [line.strip() for line in takewhile(lambda line: line.startswith(_INDENT), rest.splitlines())]
     return _shown(_installing_error(lines)) if failed and lines else ""
@@ -145,7 +144,7 @@ def _shown(line: str) -> str:
 
 
 def is_transient(message: str) -> bool:
-    """Returns True if an environment that failed with this message may succeed a minute later."""
+    """Returns True if an environment that failed with this message may succeed later."""
     return TRANSIENT.search(message) is not None
 
 
@@ -154,7 +153,7 @@ def _of_exit_code(code: int, message: str, stop_requested: bool) -> Cause:
     if SCRIPT_ENDED.format(code) in log:
         # The code is the program's own, even if it equals one of ours.
         return Cause.ENTRYPOINT
-    # A shell in between returns 128 + signal where Python returns −signal.
+    # A shell in between returns 128 + signal, Python returns −signal.
     by_signal = -code if code < 0 else code - 128 if code > 128 else 0
     if by_signal in set(signal.Signals):
         return Cause.STOPPED if stop_requested else Cause.DRIVER_KILLED

@@ -1,4 +1,4 @@
-"""Archives the logs of drivers in the run folders, where they can be read after the cluster is gone."""
+"""Archives the logs of drivers in the run folders, where they can be read after the cluster has ended."""
 
 import logging
 import time
@@ -15,21 +15,21 @@ from trainers.errors import RayscribeError
 
 log = logging.getLogger(__name__)
 
-# Interval at which the log of an active driver is archived, in case its cluster is lost. Seconds.
+# Seconds between two archivings of an active driver's log, in case its cluster is lost.
 INTERVAL_S = 30.0
-# Archiving the log of an ended driver is retried for this long, while Ray keeps it.
+# Seconds for which archiving the log of an ended driver is retried, while Ray keeps the log.
 RETRY_FOR_S = 3600.0
 LAST_LINES = 1000
-# Longest wait of a round for all logs together, and of an attempt's end for its log; archiving goes on in its thread.
+# Longest wait of a round for all logs together, and of an attempt's end for its log; threads continue archiving.
 ROUND_WAIT_S = 2.0
 END_WAIT_S = 30.0
-# Maximum of logs that are archived at the same time.
+# Largest number of logs that are archived at the same time.
 MAX_WORKERS = 4
 
 
 @dataclass
 class _Progress:
-    """Archived bytes of a log, time of the last try, and the outcome of its last part."""
+    """Archived bytes of a log, time of the last try, and success of the log's last part (None if not known yet)."""
 
     tried_s: float = float("-inf")
     length: int = 0
@@ -39,12 +39,12 @@ class _Progress:
 
 
 class DriverLogArchive:
-    """Archives logs in pieces, the last one again when it has grown. An error or a slow log never stops a run."""
+    """Archives logs in pieces, the last again if it has grown. An error or a slow log never stops a run."""
 
     def __init__(
         self, clusters: Clusters, folders: RunFolders, clock: Callable[[], float], hook: Callable[[str], None]
     ):
-        """Archives nothing yet; the clock may be set back, the hook is called before and after each write."""
+        """Archives nothing yet; `clock` may be set back, and `hook` is called before and after each write."""
         self._clusters, self._folders, self._clock, self._hook = clusters, folders, clock, hook
         self._progress: dict[str, _Progress] = {}
         self._failed: dict[str, tuple[Run, Attempt, float]] = {}
@@ -67,8 +67,7 @@ class DriverLogArchive:
     def archive_last(self, run: Run, attempt: Attempt) -> bool:
         """Archives the log of a driver that has ended; retries later if that fails. Returns True when done.
 
-        Returns False while archiving continues, for at most END_WAIT_S: a reader that follows the log would miss its
-        end.
+        Returns False, for at most END_WAIT_S, while archiving continues, so that followers of the log see its end.
         """
         progress = self._progress.setdefault(attempt.submission_id, _Progress())
         if progress.ended_s is None:
@@ -111,7 +110,7 @@ class DriverLogArchive:
             log.warning("%s: the rest of the driver's log is lost: %s", attempt.submission_id, error)
             outcome = True
         except Exception as error:
-            # Defects of ours, too: `begin_round` retries logs where nothing else keeps one run's error from all others.
+            # Any error, since in `begin_round` nothing else isolates one run's error from other runs.
             is_defect = not isinstance(error, RayscribeError)
             log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error, exc_info=is_defect)
         finally:

@@ -1,7 +1,7 @@
-"""Logs of an attempt, live and after its cluster is gone: the driver's from Ray, the workers' from the run folder.
+"""Logs of an attempt, live and after its cluster has ended: the driver's from Ray, the workers' from the run folder.
 
-Every source is an append-only stream of bytes. A reader's cursor holds a byte offset for each source, so that a
-reader that reconnects continues without gap or repeat.
+Every source is an append-only stream of bytes. A reader's cursor has a byte offset for each source, so that a reader
+that reconnects continues without gap or repeat.
 """
 
 import base64
@@ -22,11 +22,11 @@ from trainers.run_folder.attempt_status import driver_log_key, worker_logs
 from trainers.run_folder.layout import RunFolder
 
 DRIVER = "driver"
-# Limits of a page: bytes of one source, bytes of all, and lines, each of which costs more than its text.
+# Limits of a page: bytes of one source, bytes of all, and lines, since each line costs more than its text.
 MAX_BYTES, MAX_PAGE_BYTES, MAX_LINES = 1_000_000, 8_000_000, 20_000
-# No log is longer; files and stores accept no larger offset.
+# Largest offset that files and stores accept; no log is longer.
 MAX_OFFSET = 2**53
-# Reads from an offset, at most a number of bytes.
+# Reads, from an offset, up to a number of bytes.
 ReadPart = Callable[[int, int], bytes]
 _OFFSETS = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=0, le=MAX_OFFSET)]])
 _SOURCE = re.compile(rf"{DRIVER}|rank-\d+")
@@ -34,7 +34,7 @@ _SOURCE = re.compile(rf"{DRIVER}|rank-\d+")
 
 @dataclass(frozen=True)
 class LogStream:
-    """One append-only stream; the key distinguishes streams of the same name, such as those of two worker groups."""
+    """One append-only stream; `key` distinguishes streams of the same name, e.g. those of two worker groups."""
 
     name: str
     key: str
@@ -50,17 +50,17 @@ def read_logs(
     cursor: str | None,
     driver_log: ReadPart,
 ) -> LogPage:
-    """Reads the lines of a source (`driver`, `rank-<n>`, None: all) after the cursor of the previous page.
+    """Reads the lines of a source (`driver`, `rank-<n>`, or None for all) after the cursor of the previous page.
 
     Raises:
         ConfigError: the cursor or the source is not valid.
-        StorageError: the run folder does not respond, and the logs are nowhere else.
+        StorageError: the run folder does not respond, and nothing else has the logs.
         ClusterError: neither the cluster of an active attempt nor the run folder responds.
     """
     if source is not None and _SOURCE.fullmatch(source) is None:
         raise ConfigError(f"unknown source {source[:80]!r}: use driver, rank-0, rank-1, …")
     offsets = _offsets_of(cursor)
-    # Read before the logs: lines that are written in between are on the next page.
+    # Read before the logs, so that lines that are written in between are on the next page.
     attempt_ended = attempt.state == AttemptState.ENDED
     lines: list[LogLine] = []
     complete, read_bytes = True, 0
@@ -88,7 +88,7 @@ def read_logs(
 
 
 def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: ReadPart, start: int, size: int) -> bytes:
-    """Reads an active driver's log from Ray, an ended one's from the archive; else from the other."""
+    """Reads an active driver's log from Ray, an ended driver's from the archive; if that fails, from the other."""
     archive = partial(_archived, folders, run, attempt, start, size)
 
     def live() -> bytes:
@@ -104,7 +104,7 @@ def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: ReadPar
             return second()
         except RayscribeError:
             raise error from None
-    # A reader that is past the end of the archive has read from Ray before.
+    # If the reader is past the end of the archive, it has read from Ray before.
     if found or (start > 0 and _archived(folders, run, attempt, start - 1, 1)):
         return found
     with suppress(RayscribeError):
@@ -130,7 +130,7 @@ def _workers(folders: RunFolders, run: Run, attempt: Attempt) -> list[LogStream]
     except RayscribeError:
         if attempt.state == AttemptState.ENDED:
             raise
-        return []  # the next page has them
+        return []  # the next page has their lines
     return [LogStream(f"rank-{rank}", key, partial(_bytes, folders, run, key)) for rank, _, key in sorted(found)]
 
 

@@ -8,7 +8,7 @@ from jobs.submission.run_request import RunRequest
 
 
 class KnownRuns(Protocol):
-    """Operations on a run by its key: its name, or with `direct.direct_runs` its folder."""
+    """Operations on a run by its key: its name, or in `direct.direct_runs` its folder."""
 
     def run(self, run_id: str) -> Run: ...
 
@@ -26,7 +26,7 @@ class KnownRuns(Protocol):
 
 
 class RunOperations(KnownRuns, Protocol):
-    """Operations on runs that are also listed and accounted: a queue's runs, or with `direct.all_runs` all."""
+    """Operations on runs that can be listed and accounted: a queue's runs, or in `direct.all_runs` all."""
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page: ...
 

@@ -11,14 +11,14 @@ from trainers.errors import ConfigError
 
 
 class PackageStore:
-    """Zips by their SHA-256 in one folder, so that a retry next week runs the code that was submitted today."""
+    """Zips by their SHA-256 in one folder, so that a later retry runs the code that was submitted."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self._own_code = ""
 
     def path(self, sha256: str) -> Path:
-        """Returns the path of a package, present or not; raises ConfigError for a text that is not a SHA-256."""
+        """Returns the path of a package, even if it is missing; raises ConfigError for a text that is not a SHA-256."""
         if re.fullmatch(r"[0-9a-f]{64}", sha256) is None:
             raise ConfigError(f"package {sha256[:80]!r} is not a SHA-256: 64 hexadecimal digits")
         return self.folder / f"{sha256}.zip"
@@ -30,8 +30,8 @@ class PackageStore:
         """Returns the path of a package, after checking its bytes.
 
         Raises:
-            NotFoundError: it is not in the store.
-            ConfigError: it is damaged.
+            NotFoundError: the package is not in the store.
+            ConfigError: the package is damaged.
         """
         path = self.path(sha256)
         if not path.is_file():
@@ -42,20 +42,20 @@ class PackageStore:
         return path
 
     def has_entry(self, sha256: str) -> bool:
-        """Returns True if a package of the store has a task.py with which a training starts."""
+        """Returns True if a package of the store has a task.py that starts a training."""
         return has_entry(self.path(sha256))
 
     def put_own_code(self) -> str:
-        """Stores the running code, if it is not stored yet; returns its SHA-256.
+        """Stores Rayscribe's running code unless it is stored; returns its SHA-256.
 
-        The code is read once, since the code of a process does not change.
+        Reads the code once, since the code of a process does not change.
         """
         if not self._own_code or not self.has(self._own_code):
             self._own_code = pack(own_code(), self.folder, needed=None).sha256
         return self._own_code
 
     def code_of(self, run: Run) -> str | None:
-        """Returns the zip of a run's code, see `verified_path`; None if it starts with the code of its package."""
+        """Returns the zip of a run's code, see `verified_path`; None if the run uses the code in its package."""
         return None if run.code is None else str(self.verified_path(run.code))
 
     def put(self, sha256: str, upload: Path) -> None:

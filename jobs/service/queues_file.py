@@ -25,7 +25,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def find_queues(path: Path | None = None) -> QueuesConfig:
     """Reads the limits of all queues: from `path`, the file in RAYSCRIBE_QUEUES, or queues.yaml in `home()`.
 
-    Only the last may be missing, and then queues have no limits: a named file must exist.
+    Only the last may be missing; then queues have no limits.
     """
     named = os.environ.get("RAYSCRIBE_QUEUES")
     path = path or (Path(named) if named else None)
@@ -39,7 +39,7 @@ def read_queues(path: Path) -> QueuesConfig:
     """Reads the limits of all queues; a queue without keys has no limits.
 
     Raises:
-        ConfigError: the file is missing or is not YAML, or one message with every error, each with key, value and fix.
+        ConfigError: the file is missing, not YAML or not valid; the message has every error with key, value and fix.
     """
     try:
         content = load_yaml_file(path)
@@ -49,7 +49,7 @@ def read_queues(path: Path) -> QueuesConfig:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
     content = {} if content is None else content
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: holds {yaml_kind(content)}, not the keys {', '.join(QueuesConfig.model_fields)}")
+        raise ConfigError(f"{path}: has {yaml_kind(content)}, not the keys {', '.join(QueuesConfig.model_fields)}")
     queues = content.get("queues")
     errors = []
     if isinstance(queues, Mapping):

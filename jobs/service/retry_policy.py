@@ -1,6 +1,6 @@
-"""Decides whether an ended attempt is retried, and after how long. Pure; the table is the policy.
+"""Decides whether an ended attempt is retried, and after how long. Pure; the table RULES is the policy.
 
-An attempt made progress if the newest complete checkpoint has changed: ends *in a row* are those since then.
+An attempt made progress if its newest complete checkpoint has a later step; ends *in a row* are those since then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,19 +11,21 @@ from jobs.model import MAX_BACKOFF_S, Attempt, Cause, RunState
 from jobs.service.failure_causes import is_transient
 from trainers.config.wording import format_duration
 
-# Lost nodes are not counted, but a run that ends this often without a new step has another problem.
+# Lost nodes do not count as retries, but a run that ends this often without a new step has another problem.
 MAX_ATTEMPTS_WITHOUT_PROGRESS = 100
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Retry rule for one cause, with the text of what happened and advice for the user.
+    """Retry rule for one cause.
 
     Attributes:
+        what: What happened, as text.
         retried: True if another attempt may succeed.
         counts: True if a retry is one of the run's `max_retries`; if not, the run waits as PREEMPTED.
-        first_backoff_s: Pause before the first retry. Doubles with each further end in a row.
-        max_in_a_row: Retries in a row for this cause. None: no limit of its own.
+        first_backoff_s: Pause before the first retry; doubles with each further end in a row.
+        max_in_a_row: Largest number of retries in a row for this cause. None for no limit of its own.
+        advice: What the user can do if there is no retry.
     """
 
     what: str
@@ -45,16 +47,16 @@ RULES: dict[Cause, Rule] = {
                         advice="check that the storage responds and accepts these credentials"),
     Cause.ENTRYPOINT: Rule("the entrypoint failed", max_in_a_row=1, advice="read the driver's log"),
     Cause.ENVIRONMENT: Rule("the runtime environment could not be set up", first_backoff_s=30, max_in_a_row=1,
-                            advice="check job.runtime_env, and that the nodes reach the package index"),
+                            advice="check job.runtime_env, and that nodes can connect to the package index"),
     Cause.OUT_OF_MEMORY: Rule("memory ran out", first_backoff_s=30, max_in_a_row=1,
                               advice="lower training.per_device_train_batch_size and raise "
                                      "training.gradient_accumulation_steps by the same factor, or set "
                                      "training.gradient_checkpointing: true"),
     Cause.USER_ERROR: Rule("a retry would fail in the same way", retried=False,
-                           advice="fix it, and submit the run under another name; or, where the data or the cluster "
-                                  "were fixed, rayscribe resume"),
+                           advice="fix it, and submit the run under another name; or, if the data or the cluster "
+                                  "was fixed, rayscribe resume"),
     Cause.FENCED: Rule("a newer attempt has superseded this one", retried=False,
-                       advice="another ledger runs a run of this name into this run folder: stop one of them"),
+                       advice="another ledger has a run of this name with this run folder: stop one of them"),
     Cause.STOPPED: Rule("stopped", retried=False),
 }
 # fmt: on
@@ -62,7 +64,7 @@ RULES: dict[Cause, Rule] = {
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """The decision for a run whose attempt has ended: with a retry, it is RETRYING or PREEMPTED for `backoff_s`."""
+    """The decision for a run whose attempt has ended; before a retry, it is RETRYING or PREEMPTED for `backoff_s`."""
 
     retry: bool
     state: RunState
@@ -71,7 +73,7 @@ class RetryDecision:
 
 
 def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision:
-    """Decides whether the newest attempt is retried; `attempts` has all since a user last submitted or resumed."""
+    """Decides whether the last of `attempts` is retried; these are all since a user last submitted or resumed."""
     last = attempts[-1]
     assert last.cause is not None
     if last.cause == Cause.SUCCEEDED:

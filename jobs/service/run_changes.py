@@ -1,10 +1,10 @@
 """Every change that the controller makes to a run: decided by pure functions, written by one function.
 
     admitted → submitted → observed … → ended     the life of an attempt
-    refused, blocked                              what else happens to a run
+    refused, blocked                              other changes of a run
 
-Each function takes the records as they were read and returns the complete change: state, reason, event, time of a
-retry, and changes of the newest attempt. Only `write` writes changes.
+Each function takes the records and returns the complete change: state, reason, event, time of a retry, and changes of
+the newest attempt. Only `write` writes changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from jobs.ledger import Lease, Ledger
 from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Progress, Run, RunState, submission_id_of
 from jobs.service.retry_policy import decide_retry
 
-# Fields of an attempt that change after it was opened.
+# Fields of an attempt that change after it was added.
 _ATTEMPT_CHANGES = {"state", "submitted_s", "ended_s", "cause", "exit_code", "message", "last_step"}
 
 
@@ -24,10 +24,11 @@ class RunChange:
     """A change of a run and of its newest attempt, written in one transaction.
 
     Attributes:
-        run: The run as it was read; the change is dropped if the run has changed since.
-        event: The event's cause, for programs. None: no event.
-        text: The event's line for people. "": the reason.
-        attempt: The newest attempt after the change. None: it does not change.
+        run: The run as it was read; if it has changed since, the change is not written.
+        event: The event's cause, for programs. None for no event.
+        text: The event's line for people. "" for the same as `reason`.
+        fields: Other fields of the run that change.
+        attempt: The newest attempt after the change. None if it does not change.
     """
 
     run: Run
@@ -41,7 +42,7 @@ class RunChange:
 
 
 def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
-    """Writes a change completely, or not at all.
+    """Writes a change in one transaction; returns the changed run.
 
     Raises:
         RunChangedError: the run has changed since it was read.
@@ -68,8 +69,8 @@ def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
 def admitted(run: Run, *, number: int, checkpoint: str | None, start: str, now_s: float) -> RunChange:
     """Returns the change of a run that now holds its gang; Ray has not been called yet.
 
-    `checkpoint` is the one that the attempt is expected to start from, or an older one; None: there is none, or it is
-    not known. `start` describes it as text.
+    `checkpoint` is the last known checkpoint, from which the attempt starts unless there is a newer one; None without
+    one. `start` describes it as text.
     """
     attempt = Attempt(
         run_id=run.id,
@@ -93,7 +94,7 @@ def admitted(run: Run, *, number: int, checkpoint: str | None, start: str, now_s
 
 
 def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> RunChange:
-    """Returns the change after Ray has accepted the attempt, now or (`started` is False) from an earlier controller."""
+    """Returns the change after Ray has accepted the attempt; `started` is False if it had accepted it before."""
     return RunChange(
         run=run,
         event="ray_submitted",
@@ -106,7 +107,7 @@ def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> Run
 
 
 def observed(run: Run, *, state: RunState, reason: str, progress: Progress | None, now_s: float) -> RunChange | None:
-    """Returns the change to an active attempt's state; None if it is unchanged. New states and restarts are events."""
+    """Returns the change of an active run; None if nothing has changed. New states and restarts are events."""
     moved = state != run.state
     progress = _carried(run, progress)
     if not moved and reason == run.reason and progress == run.progress:
@@ -123,9 +124,9 @@ def observed(run: Run, *, state: RunState, reason: str, progress: Progress | Non
 def ended(
     run: Run, closed: Attempt, earlier: Sequence[Attempt], *, progress: Progress | None, left: str, now_s: float
 ) -> RunChange:
-    """Returns the change after an attempt has ended: the run has ended, too, or waits for its next attempt.
+    """Returns the change after an attempt has ended: the run also ends, or waits for its next attempt.
 
-    `earlier` are the attempts before it that count. `left` is text on what a stopped run has left.
+    `earlier` are previous attempts that count as retries. `left` is text on a stopped run's last checkpoint.
     """
     closed = closed.model_copy(update={"state": AttemptState.ENDED, "ended_s": now_s})
     decision = decide_retry([*earlier, closed], run.max_retries)
@@ -147,7 +148,7 @@ def ended(
 
 
 def _carried(run: Run, progress: Progress | None) -> Progress | None:
-    """Returns an attempt's progress, completed by earlier values that its status file lacks.
+    """Returns an attempt's progress, with earlier values that its status file does not have.
 
     These are the duration of a checkpoint, which an earlier attempt may have measured, and the number of restarts of
     workers, which the driver does not write while workers start.
@@ -162,7 +163,7 @@ def _carried(run: Run, progress: Progress | None) -> Progress | None:
 
 
 def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:
-    """Returns the change to FAILED of a run that can never start; None if it no longer waits."""
+    """Returns the change of a run that can never start to FAILED; None if it no longer waits."""
     if not run.state.waiting:
         return None
     failed, fields = RunState.FAILED, {"ended_s": now_s}
@@ -170,7 +171,7 @@ def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:
 
 
 def blocked(run: Run, *, reason: str, event: str, now_s: float) -> RunChange | None:
-    """Returns the change of a run that the controller cannot advance: one event, however long that lasts."""
+    """Returns the change of a run that the controller cannot advance; None if the reason is the same as before."""
     if run.reason == reason or run.state.ended:
         return None
     return RunChange(run=run, event=event, state=run.state, reason=reason, at_s=now_s)

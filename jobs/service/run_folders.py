@@ -1,4 +1,4 @@
-"""Reads run folders. Unreadable content counts as missing, unless that would change what is known of a run."""
+"""Reads run folders. Unreadable content counts as missing, unless that would change what is known about a run."""
 
 import logging
 import math
@@ -22,21 +22,21 @@ Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-# Errors of a folder's content, since others write there, too.
+# Errors of a folder's content, since others may write to it.
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError)
 
-# One storage that hangs must not keep the controller from all other runs.
+# Timeout for one storage, so that the controller can continue with other runs if it hangs.
 TIMEOUT_S = 10.0
 PAUSE_S = 60.0
-# A round of the controller spends this long on one storage; the other runs in it have their turn in a later round.
+# A round of the controller spends about this time on one storage; its remaining runs wait for a later round. Seconds.
 ROUND_BUDGET_S = 5.0
-# Lowest rate at which a large piece of a log is written, for a longer timeout.
+# Lowest rate at which a large piece of a log is written, from which its timeout is computed.
 SLOWEST_BYTES_PER_S = 1e6
-# A year's checkpoints of an ordinary run have a tenth of this; parsed, it is several times as large.
+# Limit of a journal; an ordinary run with checkpoints for a year needs a tenth. In memory, it is several times larger.
 MAX_JOURNAL_BYTES = 64 << 20
-# Size of files in which a driver's log is archived; only the last one of a growing log is written again.
+# Size of files in which a driver's log is archived; if the log grows, only the last file is written again.
 PIECE_BYTES = 4_000_000
-# Size of a log's archived start; of a longer one, its last lines are archived, too.
+# Size of a log's archived start; the last lines of a longer log are archived too.
 MAX_DRIVER_BYTES = 8 * PIECE_BYTES
 
 
@@ -48,17 +48,17 @@ def progress_of(status: Mapping[str, Any] | None) -> Progress | None:
 
 
 def folder_of(run: Run) -> RunFolder:
-    """Returns the run folder, opened as the run's config says. Others write there: no link leads out of it."""
+    """Opens the run folder with the run's storage options; since others may write to it, links out are not followed."""
     return RunFolder(open_storage(run.run_folder, StorageOptions.of(run.config["run"]), confined=True))
 
 
 def _location_of(run: Run) -> str:
-    """Returns the storage and parent of a run's folder; if it is slow or missing, it is so for all runs in it."""
+    """Returns the storage and parent folder of a run; if it is slow or missing, that affects all runs in it."""
     return f"{StorageOptions.of(run.config['run'])} {run.run_folder.rpartition('/')[0]}"
 
 
 class RunFolders:
-    """Reads run folders; skips those whose storage hangs for a while, so that others need not wait for it."""
+    """Reads run folders; after a storage has hung, skips its folders for PAUSE_S, so that others need not wait."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic):
         self._timeout_s, self._clock = timeout_s, clock
@@ -73,33 +73,33 @@ class RunFolders:
         return self._waited_s.get(_location_of(run), 0.0) < ROUND_BUDGET_S
 
     def progress(self, run: Run, attempt: int) -> Progress | None:
-        """Returns an attempt's latest status; None if it wrote none. Raises as `read`."""
+        """Returns an attempt's latest status; None if it has written none. Raises like `read`."""
         return self.read(run, lambda folder: progress_of(read_status(folder, attempt)))
 
     def last_checkpoint(self, run: Run) -> tuple[str, int] | None:
-        """Returns name and step of the newest complete checkpoint; None if there is none. Raises as `read`."""
+        """Returns name and step of the newest complete checkpoint; None if there is none. Raises like `read`."""
         newest = max(self._checkpoints(run), key=lambda item: (item.step, item.created), default=None)
         return (newest.name, newest.step) if newest is not None else None
 
     def checkpoints(self, run: Run) -> list[str]:
-        """Returns names of all complete checkpoints, by step; none if the folder cannot be read."""
+        """Returns the names of all complete checkpoints; empty if the folder cannot be read."""
         with suppress(RayscribeError):
             return [item.name for item in self._checkpoints(run)]
         return []
 
     def last_attempt(self, run: Run) -> int:
-        """Returns the number of the newest attempt in the folder, from any ledger; 0 if none, or unreadable."""
+        """Returns the number of the newest attempt in the folder, of any ledger; 0 if it has none or is unreadable."""
         with suppress(RayscribeError):
             return self.read(run, lambda folder: Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read().attempt)
         return 0
 
     def write_driver_log(self, run: Run, attempt: int, piece: int, text: bytes) -> None:
-        """Writes a piece of the driver's output into the run folder; raises as `read`."""
+        """Writes a piece of the driver's output to the run folder; raises like `read`."""
         timeout_s = self._timeout_s + len(text) / SLOWEST_BYTES_PER_S
         self.read(run, lambda folder: folder.storage.write_bytes(driver_log_key(attempt, piece), text), timeout_s)
 
     def resume_text(self, run: Run) -> str:
-        """Describes what the next attempt starts from."""
+        """Returns a text on the checkpoint or weights from which the next attempt starts."""
         requested = str(run.config["run"]["resume"])
         try:
             found = self.last_checkpoint(run)
@@ -112,21 +112,22 @@ class RunFolders:
         return f"{requested}: no checkpoint is in {run.run_folder}, so it starts from {run.beginning}"
 
     def left_text(self, run: Run) -> str:
-        """Describes what a stopped run has left."""
+        """Returns a text on the last checkpoint of a stopped run."""
         try:
             found = self.last_checkpoint(run)
         except RayscribeError as error:
-            return f"the service cannot read {run.run_folder}, so what it left is not known: {error}"
+            return f"the service cannot read {run.run_folder}, so its last checkpoint is not known: {error}"
         return f"checkpoint {found[0]} is in {run.run_folder}" if found is not None else "no checkpoint was made"
 
     def _checkpoints(self, run: Run) -> list[Checkpoint]:
         return self.read(run, lambda folder: list_checkpoints(folder, most_bytes=MAX_JOURNAL_BYTES))
 
     def read(self, run: Run, call: Callable[[RunFolder], Result], timeout_s: float | None = None) -> Result:
-        """Calls a function with a run folder, unless its storage has hung recently; raises what it raises.
+        """Calls a function with a run folder, unless its storage has hung recently.
 
         Raises:
             StorageError: the storage does not respond, or the content cannot be read.
+            RayscribeError: any such error of the function.
         """
         location, began_s = _location_of(run), self._clock()
         if began_s < self._unresponsive.get(location, -math.inf):

@@ -14,7 +14,7 @@ PHASES = {
     "TRAINING": RunState.TRAINING,
     "EVALUATING": RunState.EVALUATING,
 }
-# The last phase, before Ray has noticed the end of the job.
+# The last phase, before Ray has detected the end of the job.
 ENDED = "ENDED"
 # An active attempt writes its status every few seconds; storage may be slow.
 STALE_S = 120.0
@@ -31,9 +31,9 @@ def status_of(
     now_s: float,
     setup_failure: str = "",
 ) -> tuple[RunState, str]:
-    """Returns the state of an attempt that has not ended, and the reason for it.
+    """Returns the state of an attempt that has not ended, and its reason.
 
-    `unread` is True if the run folder cannot be read now, so that `progress` is what was read before.
+    `unread` is True if the run folder cannot be read now, so that `progress` is from an earlier read.
     """
     state, reason = _state_of(job, progress, pending, run.state)
     if setup_failure and state == RunState.SETTING_UP:
@@ -72,7 +72,7 @@ def _state_of(
 
 
 def describe(progress: Progress) -> str:
-    """Formats the progress: `step 37/200 · 3 workers · loss 1.2345 · WER 12.30% · ETA 2 min`, as far as known."""
+    """Formats the known parts of the progress: `step 37/200 · 3 workers · loss 1.2345 · WER 12.30% · ETA 2 min`."""
     parts = []
     if progress.step is not None:
         # A program may not report its number of steps.

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class Service:
-    """The operations on a ledger. The controller decides which runs start, and when."""
+    """The operations on a ledger. Runs are started by the controller."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Service:
     ):
         """Stores its collaborators.
 
-        `user` is the user of the requests, and the one as whom the service runs, who may name any storage; see
-        `as_user`. The first of the `addresses` is the default; None: any may be named.
+        `user` is the user who runs the service and may use any storage, and the user of requests unless `as_user` is
+        used. Runs may use the clusters in `addresses`, by default the first, or any cluster if None.
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._owner = user
@@ -65,7 +65,7 @@ class Service:
         return other
 
     def clusters(self) -> list[str]:
-        """Returns the known addresses of clusters that runs may name; the first is the default."""
+        """Returns the known addresses of clusters for runs; the first is the default."""
         if self._addresses is not None:
             return self._addresses
         default = default_address()
@@ -83,14 +83,14 @@ class Service:
         Raises:
             ConfigError: the config, the queue or the cluster is not valid.
             ResourceError: the gang can never fit; the message has the amounts.
-            NotFoundError: the package was not uploaded, or a run it depends on does not exist.
+            NotFoundError: the package was not uploaded, or a run in `depends_on` does not exist.
             ConflictError: the run's name is taken.
         """
         run = run_of(
             run_request, uid=uuid.uuid4().hex, user=self._user, address_of=self._address_of, now_s=self._clock()
         )
         self._check_storage(run)
-        # A request that was accepted before is not checked again, since the cluster may have changed.
+        # A repeated request is not checked again, since the cluster may have changed.
         existing = self._ledger.requests.run_of_key(run, idempotency_key) if idempotency_key is not None else None
         if existing is not None:
             return existing
@@ -118,7 +118,7 @@ class Service:
         return self._ledger.events(run_id, after=after, limit=limit)
 
     def stop(self, run_id: str) -> Run:
-        """Requests a stop: a waiting run stops at once, an active one when it has saved its last checkpoint."""
+        """Requests a stop: a waiting run stops at once, an active run after it has saved a last checkpoint."""
         return self._ledger.requests.request_stop(run_id, by=self._user, at_s=self._clock())
 
     def resume(self, run_id: str) -> Run:
@@ -164,7 +164,7 @@ class Service:
         return address
 
     def _check_storage(self, run: Run) -> None:
-        """Rejects a folder or server that the administrator has not listed: the service uses it as its own user."""
+        """Rejects folders and servers that are not in queues.yaml, since the service would use its own rights there."""
         if self._user == self._owner:
             return
         options = StorageOptions.of(run.config["run"])
@@ -172,8 +172,8 @@ class Service:
         if not any(_is_below(run.run_folder, root) for root in self._queues.storages):
             listed = ", ".join(self._queues.storages) or "none"
             problems.append(
-                f"run.storage_path: {run.run_folder} is below no storage of this service ({listed}): choose one of "
-                "them, or ask the service's administrator to list it under storages in its queues.yaml"
+                f"run.storage_path: {run.run_folder} is not in a storage of this service ({listed}): use one of them, "
+                "or ask the service's administrator to list it under storages in its queues.yaml"
             )
         known = {url.rstrip("/") for url in self._queues.s3_endpoints}
         problems += [
@@ -183,8 +183,8 @@ class Service:
             if endpoint.rstrip("/") not in known
         ]
         problems += [
-            f"run.{field}: {name} would be chosen of the service's own accounts, too: leave it out, and name it for "
-            f"the job alone (job.runtime_env.env_vars.{variable})"
+            f"run.{field}: the service would also use {name} with its own accounts: leave it out, and set it for the "
+            f"job only (job.runtime_env.env_vars.{variable})"
             for field, (name, variable) in options.identities().items()
         ]
         refuse(problems, "submission")
@@ -193,7 +193,7 @@ class Service:
         try:
             capacity = self._clusters.capacity(run.address)
         except ClusterError:
-            capacity = None  # the cluster may be down for an hour; the run waits for it
+            capacity = None  # the cluster does not respond now; the run waits for it
         reason = never_fits(run.gang, run.queue, self._queues, capacity, run.address)
         if reason is not None:
             raise ResourceError(reason)
@@ -218,7 +218,7 @@ def _is_below(location: str, root: str) -> bool:
 
 
 class Recent(Generic[Result]):
-    """Caches a result for some seconds, so that many simultaneous callers cost one read; threads may share it."""
+    """Caches a result for `ttl_s`, so that many callers cost one read; threads may share it."""
 
     def __init__(self, ttl_s: float, clock: Callable[[], float]):
         self._ttl_s, self._clock = ttl_s, clock

@@ -1,4 +1,4 @@
-"""Runs without a service: a local ledger, and a controller that works while a command runs."""
+"""Queued runs without a service: a local ledger, and a controller that works while a command runs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ from jobs.service.queues_file import find_queues
 from jobs.service.service import Service
 from trainers.distributed.machine import home, process_has_ended, process_name
 
-# After a kill, the next command takes the lease at once on the same machine, otherwise after this long. Seconds.
+# After a kill, a command on another machine takes the lease after this time, one on this machine at once. Seconds.
 LEASE_S = 5.0
 POLL_S = 0.5
-# Longest wait of a command that only shows runs for a cluster that hangs; its end cuts the round off, as a kill does.
+# Longest round of a command that only shows runs, if a cluster hangs; the end of the command aborts it, like a kill.
 REFRESH_TIMEOUT_S = 10.0
 # Longest wait for the cluster's capacity. Seconds.
 CAPACITY_TIMEOUT_S = 5.0
@@ -40,8 +40,8 @@ class StandaloneService:
     def refresh(self, *, submit: bool = True) -> bool:
         """Updates the ledger by one round of the controller, unless another process holds the lease.
 
-        Without `submit`, no job is submitted, not even later by a round that took too long. Returns False if a
-        cluster or a storage did not respond in time, so that the ledger has the last known state.
+        Without `submit`, no job is submitted, not even later by a round that timed out. Returns False if a cluster or
+        a storage did not respond in time, so that the ledger has the last known state.
         """
         try:
             call_with_timeout(partial(self._round, submit=submit), REFRESH_TIMEOUT_S)
@@ -63,7 +63,7 @@ class StandaloneService:
 
 @contextmanager
 def open_local() -> Iterator[StandaloneService]:
-    """Opens the ledger of this user on this machine, for the duration of the block."""
+    """Opens the ledger of this user on this machine during the block."""
     ledger = Ledger.open(default_database())
     packages = PackageStore(home() / "packages")
     queues = find_queues()

@@ -1,4 +1,4 @@
-"""Collects what is submitted for a recipe on this machine: package and run request."""
+"""Builds the package and the run request for a recipe on this machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ class Bundle:
     Attributes:
         root: The working directory.
         tree: Its files that are packaged.
-        runtime_env: The job's, with its requirements files read.
-        extra: Files that are added: the record of overrides, the install script, shipped data.
+        runtime_env: The job's runtime_env, with requirements files read in.
+        extra: Files to add: the record of overrides, the install script, shipped data.
         shipment: The shipped data, if `data.ship` is true.
-        needed: The file that the job starts with. None: it is not in the package.
+        needed: The file that starts the job. None if it is not in the package.
     """
 
     root: Path
@@ -46,11 +46,11 @@ class Bundle:
 
 
 def collect_bundle(spec: JobSpec) -> Bundle:
-    """Collects what is packaged with a recipe.
+    """Collects the files to package with a recipe.
 
     Raises:
-        ConfigError: the working directory is too large; with the largest files. Or data cannot be shipped, as for
-            `ship`.
+        ConfigError: the working directory is too large (the message has the largest files), or data cannot be shipped
+            (see `ship`).
     """
     requested, config, root = spec.job.runtime_env, spec.config, spec.root
     constraints = root / CONSTRAINTS
@@ -58,8 +58,8 @@ def collect_bundle(spec: JobSpec) -> Bundle:
     optional = packages_for(config) if isinstance(config, RunConfig) else ()
     part = with_needed_packages(freeze(requested, root), optional, pins)
     scripts = script_files(part)
-    # The run's install script replaces the repository's; the record of overrides of an earlier package that was
-    # unpacked here is left out, too.
+    # The run's install script replaces the repository's. Also leaves out the record of overrides of an earlier package
+    # that was unpacked here.
     replaced = [f"/{name}" for name in scripts if is_install_script(root / name)] + [f"/{OVERRIDES_RECORD}"]
     extra: dict[str, bytes | Path] = {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))}
     needed = program_of(config) if spec.is_script else ENTRY if spec.has_entry else None
@@ -73,7 +73,7 @@ def collect_bundle(spec: JobSpec) -> Bundle:
 
 
 def program_of(config: AnyRunConfig) -> str | None:
-    """Returns the path in the package of the script that a program's run starts with; None for other programs."""
+    """Returns the path in the package of the Python script that a program's run starts; None for other programs."""
     if not isinstance(config, ScriptConfig) or not config.script.command[0].endswith(".py"):
         return None
     path = PurePosixPath(config.script.working_dir or ".", config.script.command[0])
@@ -81,12 +81,12 @@ def program_of(config: AnyRunConfig) -> str | None:
 
 
 def pack_bundle(bundle: Bundle, folder: Path) -> Package:
-    """Creates the package; raises as `pack`."""
+    """Creates the package; raises like `pack`."""
     return pack(bundle.tree, folder, bundle.extra, needed=bundle.needed)
 
 
 def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:
-    """Builds the request to the service: the config, with requirements files read and data shipped, and the package."""
+    """Builds the request: the package, and the config with requirements read in and paths of shipped data."""
     job = spec.job.model_copy(update={"runtime_env": bundle.runtime_env})
     config = spec.config if bundle.shipment is None else bundle.shipment.config
     config = config.model_copy(update={"job": job})

@@ -1,4 +1,4 @@
-"""JobSpec: a recipe resolved for submission; the service reads its `job:` key, which training only carries along."""
+"""JobSpec: a recipe resolved for submission; the service reads its `job:` key, which training ignores."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,25 +59,25 @@ class JobPart(Part):
         0,
         ge=-MAX_PRIORITY,
         le=MAX_PRIORITY,
-        description="Larger starts first within the queue; equal ones by the time of submission.",
+        description="The largest starts first within the queue; runs of equal priority, by time of submission.",
     )
     max_retries: int = Field(
         3, ge=0, le=100, description="New attempts after failures that may be transient. Lost nodes are not counted."
     )
-    depends_on: list[Name] = Field([], description="Runs that must succeed before this one starts.")
+    depends_on: list[Name] = Field([], description="Runs that must succeed before this run starts.")
     tags: list[Tag] = Field([], max_length=20, description="Free text to filter and account runs by.")
     address: str | None = Field(
         None,
         pattern=rf"{URL}|^{CLUSTER_SCHEME}[A-Za-z0-9._-]+$",
-        description="URL of the Ray cluster's dashboard, or cluster://NAME for one of `rayscribe cluster up`. null: "
+        description="URL of the Ray cluster's dashboard, or cluster://NAME, started by `rayscribe cluster up`. null: "
         "the service's default, or RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or the only cluster that was started.",
     )
     stop_grace_s: int | None = Field(
         None,
         gt=0,
         le=3600,
-        description="How long a stopped attempt may take to save its last checkpoint. Seconds. null: by the size of a "
-        "checkpoint, and from the second attempt on by the time that storing one took; 120 at least. Of a program: a "
+        description="How long a stopped attempt may take to save its last checkpoint. Seconds. null: estimated from "
+        "the size of a checkpoint, or once measured, from the time of storing one; at least 120. For a program: a "
         "minute more than script.stop_grace_s, which it must exceed.",
     )
 
@@ -90,9 +90,9 @@ def _refuse_itself(config: Config) -> Config:
 
 
 class RunConfig(TrainConfig):
-    """The one config of a submitted run: everything that training reads, and `job`, which the service reads."""
+    """The config of a submitted run: everything that training reads, and `job`, which the service reads."""
 
-    job: JobPart = JobPart()  # type: ignore[assignment]  # training carries what it does not know
+    job: JobPart = JobPart()  # type: ignore[assignment]  # TrainConfig keeps `job` as plain data
     _waits_for_others = model_validator(mode="after")(_refuse_itself)
 
 
@@ -108,8 +108,7 @@ class ScriptRunConfig(ScriptConfig):
         if given is not None and given <= own:
             raise ValueError(
                 f"job.stop_grace_s is {given}, and script.stop_grace_s is {own}: the job would be killed before the "
-                "program has had its time to save, and what it saves is stored; leave job.stop_grace_s out, or set it "
-                "to more"
+                "program has saved and its files are stored; leave job.stop_grace_s out, or set it to more"
             )
         return self
 
@@ -122,9 +121,9 @@ RUN_CONFIGS: Mapping[str, type[RunConfig] | type[ScriptRunConfig]] = {
 
 
 def gang_of(scaling: ScalingPart) -> Gang:
-    """Returns what a run holds at once: the workers (the maximum of an elastic run) and the CPUs for Ray Data.
+    """Returns the resources of a run: workers (the largest number, if elastic) and CPUs for Ray Data.
 
-    The driver and Ray Train's controller take none.
+    The driver and Ray Train's controller reserve none.
     """
     return Gang(
         num_workers=scaling.max_workers,
@@ -135,17 +134,17 @@ def gang_of(scaling: ScalingPart) -> Gang:
 
 
 def variables_of(job: JobPart) -> set[str]:
-    """Returns names of the variables that a job sets on each node."""
+    """Returns the names of variables that a job sets on each node."""
     return {*job.runtime_env.env_vars, *job.runtime_env.secrets}
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A recipe, resolved for submission: named, with paths that mean the same on every machine.
+    """A recipe, resolved for submission: with a name, and paths that are valid on every machine.
 
     Attributes:
         overrides: Overrides of the command line, for the record.
-        root: The folder that is packaged with the run; paths that lead into it are relative to it.
+        root: The folder that is packaged with the run; paths inside it are relative to it.
     """
 
     config: AnyRunConfig
@@ -158,14 +157,14 @@ class JobSpec:
 
     @property
     def is_script(self) -> bool:
-        """True if it runs an unmodified program, whose package needs nothing of ours."""
+        """True if the run is an unmodified program, whose package does not need Rayscribe's code."""
         return isinstance(self.config, ScriptRunConfig)
 
     @property
     def has_entry(self) -> bool:
-        """True if it starts with a task.py of the packaged folder, as in a clone of the repository.
+        """True if the run starts with a task.py in the packaged folder, as in a clone of the repository.
 
-        Otherwise it starts with Rayscribe's own code, which is uploaded, too.
+        Otherwise it starts with Rayscribe's own code, which is uploaded as well.
         """
         return not self.is_script and (self.root / ENTRY).is_file()
 
@@ -181,19 +180,19 @@ def load_spec(
     is_local: Callable[[str | None], bool] = lambda address: False,
     say: Callable[[str], None] | None = None,
 ) -> JobSpec:
-    """Resolves a recipe and its `key=value` overrides into the one config that is submitted.
+    """Resolves a recipe and its `key=value` overrides to the config that is submitted.
 
-    The recipe is read from `path`, which also names a run without a name, and appears in messages. Relative paths in
-    it are relative to its folder; those of overrides, and of a given `recipe`, which is not read, to `here`, by
+    The recipe is read from `path`, unless `recipe` is given; `path` also names a run without a name, and appears in
+    messages. Relative paths in the file are relative to its folder; those in overrides and `recipe` to `here`, by
     default the current folder.
-    A path that names a variable, `${SPEECH}/train.csv`, takes its value here if it is set here; otherwise the job
-    must have the variable, from `job.runtime_env.env_vars` or `secrets`, and the node resolves the path. A generated
-    run name carries the time. If `is_local` is True for the cluster's address (None: the recipe names none), `~` and
-    the default storage path mean this user's home folder, and a relative storage path a folder here; it is called
-    only if that matters. `say` receives notes on a program's command line; None discards them.
+    A variable in a path, e.g. `${SPEECH}/train.csv`, is resolved here if it is set here; otherwise the job must have
+    the variable, from `job.runtime_env.env_vars` or `secrets`, and the node resolves the path. A generated run name
+    contains the time. If `is_local` returns True for the cluster's address (None if the recipe has none), `~` and the
+    default storage path mean this user's home folder, and a relative storage path means a folder here; it is called
+    only if needed. `say` receives notes on a program's command line, if given.
 
     Raises:
-        ConfigError: one message with every problem.
+        ConfigError: the recipe is not valid; the message has every problem.
     """
     known = os.environ if environment is None else environment
     here = base = here or Path.cwd()
@@ -223,7 +222,7 @@ def load_spec(
 
 
 def _further_problems(config: RunConfig, root: Path) -> Iterator[str]:
-    """Yields problems that the checks before a job would find next, as far as that takes no time."""
+    """Yields problems that preflight would find next, if they can be found at once."""
     try:
         config.model.refuse_early()
     except ConfigError as error:
@@ -233,7 +232,7 @@ def _further_problems(config: RunConfig, root: Path) -> Iterator[str]:
 
 
 def files_in_package(config: RunConfig, *, shipped: bool) -> dict[str, str]:
-    """Returns fields and paths of files relative to the packaged folder; with `shipped` also those of `data.ship`."""
+    """Returns fields and paths of files relative to the packaged folder; with `shipped`, also those of `data.ship`."""
     fields = [*(SHIPPED_FIELDS if shipped else ()), *(("decode", name) for name in config.decode.files)]
     paths = {f"{part}.{name}": path_in(getattr(getattr(config, part), name) or "/") for part, name in fields}
     return {
@@ -244,7 +243,7 @@ def files_in_package(config: RunConfig, *, shipped: bool) -> dict[str, str]:
 
 
 def missing_in_package(field: str, path: str, root: Path) -> str | None:
-    """Returns what is wrong with a field whose file is not in the packaged folder; None if the file exists."""
+    """Returns the problem of a field whose file is not in the packaged folder; None if the file exists."""
     return None if (root / path).exists() else f"{field}: {path}: no such file in {root}; fix it (--set {field}=…)"
 
 
@@ -255,7 +254,7 @@ def _anchored(
     here: Path,
     is_local: Callable[[str | None], bool],
 ) -> tuple[dict[str, Any], Path]:
-    """Returns a recipe with overrides applied, and the packaged folder: paths are absolute or relative to it.
+    """Returns a recipe with overrides, and the packaged folder; paths are absolute or relative to that folder.
 
     A relative storage path is kept, to be rejected later, unless the cluster is local.
     """
@@ -281,7 +280,7 @@ def _storage_in(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Replaces variables that are known here; a path with a variable of the job is left for the node."""
+    """Replaces variables that are known here; leaves paths with variables of the job to the node."""
     job, _ = validated(JobPart, content.get("job") or {})
     brought = variables_of(job) if job is not None else set()
     missing, resolved = [], copy_levels(content)
@@ -289,7 +288,7 @@ def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) 
         names = variables_in(value)
         missing += [
             f"{part}.{field}: {value} names the variable {name}, which is set neither here nor for the job: "
-            f"export {name}=…, or give it under job.runtime_env.env_vars"
+            f"export {name}=…, or set it in job.runtime_env.env_vars"
             for name in names
             if name not in environment and name not in brought
         ]

@@ -16,7 +16,7 @@ from trainers.config.parts.run_part import BYTES_PER_NUMBER, BYTES_PER_WEIGHT
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, GROWTH_VARIABLE, config_text, growth_text
 
 METADATA_UID = "rayscribe_run_uid"
-# Log among Ray's logs, on each node that installs an attempt's packages.
+# Name of the log, among Ray's logs on each node, of installing an attempt's packages.
 SETUP_LOG = "runtime_env_setup-{submission_id}.log"
 # Bounds of the time to store a last checkpoint. Seconds.
 LEAST_S, MOST_S = 120, 3600
@@ -24,18 +24,18 @@ LEAST_S, MOST_S = 120, 3600
 STORING_S = 60
 # Assumed rate of a file server or a bucket, until an attempt has measured its own.
 ASSUMED_BYTES_PER_S = 50e6
-# The last checkpoint is stored after the one before it, and is written to the node's own disk first.
+# A stop may take as long as storing three: the checkpoint before, the last, and its first write to the node's disk.
 CHECKPOINTS = 3
 
 
 @dataclass(frozen=True)
 class SubmitRequest:
-    """One attempt, as Ray's Jobs API accepts it.
+    """One attempt, in the form of Ray's Jobs API.
 
     Attributes:
-        submission_id: Derived from run and attempt, so that a repeated request starts it once.
+        submission_id: Derived from run and attempt, so that a repeated request starts the attempt only once.
         runtime_env: Code, packages and variables; secrets only as references.
-        resume: Describes what it starts from.
+        resume: Text on the checkpoint or weights from which it starts.
     """
 
     submission_id: str
@@ -48,7 +48,7 @@ class SubmitRequest:
     resume: str
 
     def growing_to(self, growth: Mapping[str, float]) -> Self:
-        """Returns the request for a cluster whose autoscaler may add nodes up to `growth`, which the job reads."""
+        """Returns the request with a variable that tells the job to what size (`growth`) the cluster can grow."""
         if not growth:
             return self
         variables = {GROWTH_VARIABLE: growth_text(growth), **self.runtime_env.get("env_vars", {})}
@@ -83,12 +83,12 @@ def build_request(
 ) -> SubmitRequest:
     """Builds the request to Ray for an attempt.
 
-    A `checkpoint` that the run is known to have must exist for the attempt to start. A run that does not start with a
-    task.py of its package has a `code`, Rayscribe's own as a zip; "" if the nodes have it.
+    The attempt starts only if `checkpoint`, if given, exists. `code` is the zip of Rayscribe's own code, for a run that
+    does not start with its package's task.py; "" if the nodes have the code.
     """
     job = JobPart.model_validate(run.config["job"])
     arguments = [*entry_words(own_code=code is not None), "--attempt", str(attempt)]
-    # Differs per attempt: Ray remembers the failure of an environment, and repeats it for an identical one.
+    # Different for each attempt, since Ray caches the failure of an environment, and repeats it for an identical one.
     variables = {"RAYSCRIBE_ATTEMPT": str(attempt), CONFIG_VARIABLE: config_text(run.config)}
     if checkpoint is not None:
         variables[CHECKPOINT_VARIABLE] = checkpoint
@@ -125,7 +125,7 @@ def entry_words(*, own_code: bool) -> list[str]:
 
 
 def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
-    """Returns the seconds that a stopped attempt has: `job.stop_grace_s`, or estimated by its last checkpoint."""
+    """Returns the seconds until a stopped attempt is killed: `job.stop_grace_s`, or an estimate from its checkpoint."""
     given = config["job"].get("stop_grace_s")
     if given is not None:
         return int(given)
@@ -139,19 +139,19 @@ def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
 
 
 def checkpoint_bytes_of(config: Mapping[str, Any]) -> float:
-    """Returns the approximate maximum of a checkpoint's size; 0 if the model's name does not tell its size."""
+    """Returns an approximate upper bound of a checkpoint's size; 0 if the model's size is not known."""
     (weights, width), adapt = size_of(config["model"]), config["adapt"]
     if config["strategy"]["name"] != "ddp":
-        # Shards of the weights, and the optimizer's own copy of them, in addition to what each checkpoint holds.
+        # Shards of the weights, and the optimizer's own copy of them, in addition to the content of each checkpoint.
         return weights * (BYTES_PER_WEIGHT + 2 * BYTES_PER_NUMBER)
     if adapt["method"] == "lora":
-        # r × (m + n) weights for an m × n layer with n ≥ m ≥ width: at most 2 × r / width of the layer's.
+        # r × (m + n) weights for an m × n layer with n ≥ m ≥ width, at most 2 × r / width of the layer's weights.
         share: float = 2 * adapt["r"] / max(1, width)
         return weights * min(1.0, share) * BYTES_PER_WEIGHT
     return weights * BYTES_PER_WEIGHT
 
 
 def size_of(model: Mapping[str, Any]) -> SizeEstimate:
-    """Returns the size of a run's model, as far as its config tells."""
+    """Returns the size of a run's model, estimated from its config."""
     part, fields = part_for(model)
     return part.model_construct(**fields).size

@@ -22,14 +22,14 @@ from trainers.errors import ConfigError
 from trainers.run_folder.layout import CHECKPOINTS
 from trainers.scripts.recipe import resolve_program
 
-# Linux limits one variable and one argument to 128 KiB. Ray passes the runtime_env as JSON in one of each, with some
-# paths of its own.
+# Linux limits a variable and an argument to 128 KiB each. Ray passes the runtime_env as JSON in one variable and one
+# argument, with some paths of its own.
 MAX_RUNTIME_ENV_BYTES = 120_000
 MAX_ATTEMPT = 999_999
 
 
 class _AsRunConfig:
-    """Any JSON object, described as AnyRunConfig: `run_of` validates it, with messages that name fields and fixes."""
+    """Any JSON object, with the JSON schema of AnyRunConfig; `run_of` validates it, for messages with field and fix."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return handler(source)
@@ -40,7 +40,7 @@ class _AsRunConfig:
 
 
 class RunRequest(Record):
-    """Request of a run: its one config (with `run.name`; defaults may be left out) and its package's SHA-256."""
+    """Request for a run: its config (with `run.name`; defaults may be left out) and its package's SHA-256."""
 
     config: Annotated[dict[str, Any], _AsRunConfig()]
     package: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -48,7 +48,7 @@ class RunRequest(Record):
 
 def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:
     """Builds the run of a run request; raises one ConfigError with every problem."""
-    # The command line sends resolved programs already.
+    # The command line sends programs that are already resolved.
     content = resolve_program(run_request.config, {})
     config, problems = validated(RUN_CONFIGS[trainer_of(content)], content)
     secrets = islice(find_literal_secrets(content), MAX_PROBLEMS)
@@ -88,7 +88,7 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
 
 
 def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> RunRequest:
-    """Builds a request for a run like another one of a queue, see `branched`."""
+    """Builds a request for a copy of a queue's run that begins from a checkpoint, see `branched`."""
     config = branched(run, checkpoint, name_exists)
     config["job"] = {**config["job"], "depends_on": [], "address": run.address}
     return RunRequest(config=config, package=run.package)
@@ -97,7 +97,7 @@ def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> Run
 def branched(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> dict[str, Any]:
     """Returns the config of a run that begins from a checkpoint of another run, or from a folder or URL.
 
-    The new run has its own name and folder, so that nothing that the other run wrote later is overwritten.
+    The new run has its own name and folder, so that later results of the other run are not overwritten.
 
     Raises:
         ConfigError: the checkpoint is a URL that cannot be opened.
@@ -111,12 +111,11 @@ def branched(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> d
 
 
 def _other_endpoints(config: AnyRunConfig) -> list[str]:
-    """Returns a line for each variable of the job that would move its storage to a server unknown to the service."""
+    """Returns a problem for each variable of the job that would move its storage to a server that the service lacks."""
     path = storage_path_of(config)
     fields = next((fields for scheme, fields in VARIABLES_OF_FIELDS.items() if path.startswith(scheme)), {})
     return [
-        f"job.runtime_env: {name} would choose the server of run.storage_path for the job alone: "
-        f"set run.{field} instead"
+        f"job.runtime_env: {name} would set the server of run.storage_path for the job only: set run.{field} instead"
         for field, names in fields.items()
         for name in names
         if getattr(config.run, field) is None and name in variables_of(config.job)

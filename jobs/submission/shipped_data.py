@@ -1,7 +1,7 @@
 """`data.ship`: packages manifests that are files of this machine, and the recordings that they name, with a job.
 
 Each manifest is read here, in any format, and rewritten for the package, where recordings are named by the hashes of
-their contents. So nothing depends on where they were or are unpacked, and data that is shipped again is prepared
+their contents. So nothing depends on their locations here or on nodes, and data that is shipped again is prepared only
 once.
 """
 
@@ -34,7 +34,7 @@ from trainers.errors import ConfigError, RayscribeError
 from trainers.storage import sha256_of
 
 _MAX_NAMED = 5
-# The ending of a file's name, which decides how the file is read.
+# The extension of a file, by which its format is known.
 _ENDING = re.compile(r"\.tar\.gz$|\.[a-z0-9]{1,8}$", re.IGNORECASE)
 
 
@@ -43,7 +43,7 @@ class Shipment:
     """Data that is packaged with a job.
 
     Attributes:
-        config: The job's config, in which manifests are paths in the package.
+        config: The job's config, with paths in the package as manifests.
         files: Manifests and recordings, by their paths in the package.
         warnings: Warnings about the manifests, for the user.
     """
@@ -59,7 +59,7 @@ class Shipment:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a manifest, and the local file that is or contains its recording; None for a remote one."""
+    """A row of a manifest, and the local file that is or contains its recording; None if it is remote."""
 
     values: Mapping[str, Any]
     file: str | None
@@ -68,12 +68,12 @@ class _Row:
 def ship(config: RunConfig, tree: Tree) -> Shipment:
     """Collects the data that is packaged with a job whose config has `data.ship`.
 
-    Recordings that are packaged with the working directory anyway keep their paths there.
+    Recordings that are in the packaged working directory keep their paths.
 
     Raises:
-        ConfigError: a recording is not on this machine, something else cannot be shipped, or the data is too large.
+        ConfigError: a recording is not on this machine, other data cannot be shipped, or the data is too large.
         DataError: a manifest is missing or not valid.
-        StorageError: an archive of another machine cannot be read.
+        StorageError: a remote archive cannot be read.
     """
     named = [each for each in path_values(config.model_dump()) if (each[0], _name(each[1])) in SHIPPED_FIELDS]
     local = [(part, field) for part, field, location in named if not is_remote(path_in(location))]
@@ -89,7 +89,7 @@ def ship(config: RunConfig, tree: Tree) -> Shipment:
     content["data"]["path_prefix"] = {}
     for (part, field), of_manifest in rows.items():
         target = f"{SHIPPED}/{field}.jsonl"
-        # ASCII only, since the encoding may lack characters.
+        # ASCII only, since data.encoding may not have all characters.
         lines = [json.dumps(_packaged(row, paths, _data_of(config, field))) + "\n" for row in of_manifest]
         files[target] = "".join(lines).encode(config.data.encoding)
         set_path(content, part, field, target)
@@ -101,7 +101,7 @@ def _name(field: str) -> str:
 
 
 def _member_of(config: TrainConfig, field: str) -> MixMember | None:
-    """Returns the member of the mix that a field belongs to, as `path_values` names it."""
+    """Returns the member of `data.mix` of a field that is named as in `path_values`; None for other fields."""
     return config.data.mix[int(field.split(".")[1])] if "." in field else None
 
 
@@ -111,21 +111,21 @@ def _data_of(config: TrainConfig, field: str) -> DataPart:
 
 
 def _refuse_others(config: RunConfig, named: Iterable[tuple[str, str, str]], tree: Tree) -> None:
-    """Rejects data that is not shipped, and would be missing or mean something else where the job runs."""
+    """Rejects data that is not shipped, and would be missing or different on the nodes."""
     data, problems = config.data, list[str]()
     sources: dict[str, DataPart | MixMember] = {"data": data, **{f"data.mix: {each.name}": each for each in data.mix}}
     for where, each in sources.items():
         if each.source is not None:
-            problems.append(f"{where}.source is {each.source.name}, and data.ship carries manifests and recordings")
+            problems.append(f"{where}.source is {each.source.name}, but data.ship is for manifests and recordings")
         if each.dataset is not None and _is_left_here(tree, each.dataset.name):
-            problems.append(f"{where}.dataset.name is the folder {each.dataset.name}, and data.ship carries no folders")
+            problems.append(f"{where}.dataset.name is the folder {each.dataset.name}, but data.ship ships no folders")
     for part, field, location in named:
         if names := variables_in(location):
             problems.append(f"{part}.{field} names {', '.join(names)}, which only the nodes know: write its value")
         if data.path_prefix and (part, _name(field)) in DATA_FIELDS and is_remote(path_in(location)):
             problems.append(
-                f"{part}.{field} is {location}, which is read on the nodes, and data.path_prefix counts on this "
-                "machine: take it out"
+                f"{part}.{field} is {location}, which is read on the nodes, but data.path_prefix is for paths of this "
+                "machine: remove it"
             )
     if data.fingerprint == "metadata":
         problems.append(
@@ -142,12 +142,12 @@ def _is_left_here(tree: Tree, folder: str) -> bool:
 
 
 def _read(config: TrainConfig, part: str, field: str, warnings: list[str]) -> list[_Row]:
-    """Reads the rows of a manifest; raises ConfigError for recordings that are not here. Paths are absolute."""
+    """Reads the rows of a manifest, with absolute paths; raises ConfigError for recordings that are not here."""
     data, options, member = _data_of(config, field), config.run.storage_options, _member_of(config, field)
     where = "" if member is None else f"data.mix: {member.name}: "
     try:
         if (part, _name(field)) in DATA_FIELDS:
-            # Contents are hashed when they are packed.
+            # A cheaper fingerprint, since contents are hashed when they are packed.
             plain = data.model_copy(update={"fingerprint": "manifest"})
             split = ManifestSource(plain, options).open(_name(field), None)
             table, origin, notes = split.table, f"{part}.{_name(field)}: {split.origin}", split.warnings
@@ -176,7 +176,7 @@ def _rows_here(table: pa.Table, origin: str) -> list[_Row]:
         shown = ", ".join(bad[:_MAX_NAMED]) + (" and others" if len(bad) > _MAX_NAMED else "")
         raise ConfigError(
             f"{origin}: data.ship is true, and of {len(rows)} recordings {len(bad)} cannot be packaged: {shown}: fix "
-            "the paths (relative ones count from the manifest; data.path_prefix counts here), or take the rows out"
+            "the paths (relative to the manifest, with data.path_prefix), or remove the rows"
         )
     return rows
 
@@ -192,7 +192,7 @@ def _package_paths(files: Iterable[str | None], tree: Tree) -> dict[str, str]:
     """Returns the path of each file in the package: by its content, or as in the working directory.
 
     Raises:
-        ConfigError: the files are too large together, which is known before they are read; or one cannot be read.
+        ConfigError: the files are too large in total, which is checked before they are read; or one cannot be read.
     """
     packaged = {(tree.root / file.path).resolve(): file.path for file in tree.files}
     wanted = [file for file in dict.fromkeys(files) if file is not None]

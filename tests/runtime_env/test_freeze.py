@@ -55,7 +55,7 @@ def test_included_files_are_read_where_they_lie(tmp_path: Path) -> None:
         ({}, "requirements.txt", "no such file"),
         ({"requirements.txt": "# nothing\n"}, "requirements.txt", "names no package"),
         ({"requirements.txt": "-r requirements.txt\n"}, "requirements.txt", "includes itself"),
-        ({"requirements.txt": "-r ../x.txt\n"}, "requirements.txt", "lies outside"),
+        ({"requirements.txt": "-r ../x.txt\n"}, "requirements.txt", "is outside"),
         ({"requirements.txt": "a\n-c pins.txt\n"}, "requirements.txt", "--constraint names a file"),
         ({"requirements.txt": "-e .\n"}, "requirements.txt", "--editable names a file"),
         ({"uv.lock": ""}, "uv.lock", "uv export --format requirements-txt"),
@@ -81,7 +81,7 @@ def test_a_credential_in_the_file_is_not_repeated(tmp_path: Path) -> None:
 def test_a_link_out_of_the_repository_is_not_read(tmp_path: Path) -> None:
     grow(tmp_path, {"outside.txt": "a", "root/task.py": ""})
     (tmp_path / "root" / "requirements.txt").symlink_to(tmp_path / "outside.txt")
-    with pytest.raises(ConfigError, match="lies outside"):
+    with pytest.raises(ConfigError, match="is outside"):
         frozen(tmp_path / "root", pip="requirements.txt")
 
 

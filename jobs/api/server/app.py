@@ -43,14 +43,14 @@ database does not; 507: a disk of the service is full; 500: an internal error, w
 TOKEN = HTTPBearer(
     auto_error=False,
     scheme_name="token",
-    description="`Authorization: Bearer rsk_…`; not needed where the service runs with --no-auth.",
+    description="`Authorization: Bearer rsk_…`; not needed if the service runs with --no-auth.",
 )
 
 
 def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Callable[[], float] = time.time) -> FastAPI:
     """Creates the app.
 
-    With an `anonymous_user`, requests need no token and are made as this user; only for a service on loopback.
+    With an `anonymous_user`, requests need no token and have this user; only for a service on loopback.
     """
     app = bare_app(
         title="Rayscribe",
@@ -58,7 +58,7 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
         description=ABOUT,
         openapi_url=OPENAPI,
         responses={"default": {"model": ErrorBody, "description": "An error."}},
-        # The function's name: stable, and readable in generated clients.
+        # The function's name is stable, and readable in generated clients.
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.backend, app.state.threads = backend, backend.threads
@@ -90,7 +90,7 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
 
 def _pages(backend: Backend, *, has_tokens: bool) -> PageBackend:
     return PageBackend(
-        # A function: the OpenAPI description is generated without a service.
+        # A lambda, since the OpenAPI description is generated without a service.
         runs_of=lambda user: backend.service.as_user(user),  # noqa: PLW0108
         queues=lambda: service_routes.queues_view(backend.ledger, backend.queues),
         access=access_by_token(backend.ledger.tokens.user_of) if has_tokens else None,
@@ -145,7 +145,7 @@ async def _show_error(request: Request, error: Exception) -> Response:
         case RayscribeError():
             return error_page(request, status_of(error), error)
         case RequestValidationError():
-            return error_page(request, 422, "The address is not one that a page of this service leads to.")
+            return error_page(request, 422, "The address is not valid.")
         case HTTPException():
             return error_page(request, error.status_code, "There is no such page.")
-    return error_page(request, 500, "This is an error of the service, whose log has more.")
+    return error_page(request, 500, "An internal error; see the service's log.")

@@ -1,6 +1,6 @@
 """Limits of connections: time for a request's headers, and number of open connections, in total and per address.
 
-uvicorn has no time limit for headers. Clients that send part of a header and wait would hold all connections forever.
+uvicorn has no time limit for headers. Clients that send part of a header and wait would block all connections forever.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class LimitedProtocol(H11Protocol):
     Above the limit, the connection that has waited longest for a request is closed. Clients that send half a header
     always count as waiting, so a client that sends its request is served. If no other connection is waiting, the one
     that has been inactive for the longest time while it sends a body or reads a response is closed. One address may
-    hold half of all connections; a proxy in front of the service is one address.
+    have half of all connections; a proxy in front of the service is one address.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -72,7 +72,7 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def _waits(self) -> bool:
-        """True if no complete header has arrived yet, or the rest of a body is still to come after its response."""
+        """True if no complete header has arrived yet, or the rest of a body is missing after its response."""
         answered = self.conn.our_state is h11.DONE and self.conn.their_state is not h11.DONE
         return self.conn.their_state is h11.IDLE or answered
 

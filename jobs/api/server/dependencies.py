@@ -1,4 +1,4 @@
-"""The backend, the dependencies by which endpoints get it and the service, and the threads in which endpoints run."""
+"""The backend, the dependencies that give endpoints the backend and the service, and the threads of endpoints."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.service import Service
 
-# Threads of each kind of request, so that requests of one kind that hang do not block the others: the health check,
-# which waits for no other request; readers of logs, whom a hanging dashboard may block; lists of runs, each of which
-# takes several times the memory of its page; and readers of reports or score files, which may be large.
+# Threads of each kind of request, so that requests of one kind that hang do not block the others: health checks,
+# which wait for no other request; reads of logs, which a hanging dashboard may block; lists of runs, each of which
+# uses several times the memory of its page; and reads of reports or score files, which may be large.
 Kind = Literal["health", "logs", "lists", "folders"]
 THREADS: Mapping[Kind, int] = {"health": 2, "logs": 20, "lists": 4, "folders": 2}
 RequestThreads = dict[Kind, CapacityLimiter]
@@ -66,7 +66,7 @@ async def backend_of(request: Request) -> Backend:
 
 
 async def service_of(request: Request, backend: Annotated[Backend, Depends(backend_of)]) -> Service:
-    """Returns the service, as the user of the request."""
+    """Returns the service, acting as the user of the request."""
     return backend.service.as_user(request.state.user)
 
 

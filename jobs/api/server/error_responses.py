@@ -1,4 +1,4 @@
-"""Converts every error to one format of response, which quotes nothing of the request, since it may hold a secret."""
+"""Converts every error to one format of response, which does not quote the request, since it may contain a secret."""
 
 import logging
 import traceback
@@ -30,7 +30,7 @@ _UNKNOWN_KEY = "extra_forbidden"
 def error_response(
     error: RayscribeError, status: int | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """Builds the response to an error, with its `status_of` or another, and additional headers."""
+    """Builds the response to an error, with the given status or its `status_of`, and additional headers."""
     if isinstance(error, LedgerError):
         full = is_full_disk(error, None) or SQLITE_FULL in str(error)
         error = FullDiskError(FullDiskError.for_clients) if full else ServiceError(LedgerError.for_clients)
@@ -66,7 +66,7 @@ def _describe_error(error: Mapping[str, Any]) -> str:
     """Describes an error of a request, using only field names of this API."""
     location, *path = [str(step) for step in error["loc"]] or ["body"]
     if error["type"] == _UNKNOWN_KEY:
-        # The key is the client's and may be a secret; only its location is named.
+        # The client's key may be a secret; only its location is named.
         parent = ".".join([location, *path[:-1]])
         return f"{parent}: unknown field; /openapi.json lists the known ones"
     name = ".".join([location, *path[:1]])
@@ -86,7 +86,7 @@ async def _handle(request: Request, error: Exception) -> Response:
         converted: RayscribeError = NotFoundError("unknown path; /openapi.json lists the known ones")
     elif error.status_code == 405:
         converted = ConfigError("this path does not support this method; /openapi.json lists those that it does")
-        # The framework names the methods of one function only.
+        # The framework's Allow header has the methods of one function only.
         paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
         matching = [methods for path, methods in paths.items() if compile_path(path)[0].match(request.url.path)]
         methods = sorted({method.upper() for methods in matching for method in methods})

@@ -1,7 +1,7 @@
 """Middleware around the endpoints: access log, security headers, authentication, limits of bodies.
 
-The log has method, path, status, time and user of each request. It has no query string, header or body, which may hold
-secrets.
+The log has method, path, status, time and user of each request, but no query string, header or body, since they may
+contain secrets.
 
 Authentication is by bearer tokens. With --no-auth, on loopback only, every program on this machine has access. Three
 endpoints are public. `/` redirects to the pages below /ui, which take a token in a cookie, see `pages.page_access`; the
@@ -69,7 +69,7 @@ HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
-# Enough for a megabyte over a slow connection; a client that sends a byte a minute would hold memory.
+# Enough for a megabyte over a slow connection; a client that sends a byte per minute would occupy memory.
 BODY_TIMEOUT_S = 30.0
 WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 # Telemetry would include parts of requests: query strings and the texts of exceptions.
@@ -135,10 +135,10 @@ def rejection_reason(method: str, headers: Headers) -> str | None:
 
 
 def check_loopback(host: str) -> None:
-    """Raises ConfigError if the host makes a service without tokens reachable from another machine."""
+    """Raises ConfigError if other machines could connect to a service without tokens on this host."""
     if not is_loopback(host):
         raise ConfigError(
-            f"--no-auth with --host {host}: anybody who can reach that address could run code on the cluster; "
+            f"--no-auth with --host {host}: anybody who can connect to it could run code on the cluster; "
             "bind to 127.0.0.1, or leave --no-auth out and give out tokens"
         )
 
@@ -148,7 +148,7 @@ def _unauthorized(message: str, challenge: str) -> ASGIApp:
 
 
 class AccessLogMiddleware:
-    """ASGI middleware around all others."""
+    """Outermost middleware: logs requests, adds security headers, and answers unexpected exceptions."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -190,7 +190,7 @@ class AccessLogMiddleware:
 
 
 def _asks_again(scope: Scope) -> bool:
-    """Returns True if an open page reads what has changed."""
+    """Returns True if an open page polls for changes."""
     return scope["method"] == "GET" and any(name == b"hx-request" for name, _ in scope["headers"])
 
 
@@ -235,7 +235,7 @@ class BodyLimitMiddleware:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Returns a `receive` that gives the body first, then the messages after it."""
+    """Returns a `receive` function that returns the body first, then the messages after it."""
     sent = False
 
     async def replayed() -> Message:

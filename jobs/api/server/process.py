@@ -44,23 +44,23 @@ DEFAULT_PORT = 8470
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 # Longest time that active requests may take at shutdown. Seconds.
 SHUTDOWN_TIMEOUT_S = 5
-# Longest wait for the controller's current round at shutdown; both together stay below the ten seconds that a
-# container is given. A longer round, such as a large upload to Ray, is continued by the next service when the lease
-# has expired.
+# Longest wait for the controller's current round at shutdown; both timeouts together are below the ten seconds that a
+# container has. After a longer round, such as a large upload to Ray, the next service continues when the lease has
+# expired.
 ROUND_TIMEOUT_S = 4.0
-# Hosts that stand for all addresses; no client connects to them.
+# Hosts that mean all addresses of this machine; no client connects to them.
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
 
 
 def served_addresses(named: Sequence[str]) -> list[str]:
-    """Returns the clusters of a service: those that are named, each checked, or this machine's default."""
+    """Returns the clusters of a service: the named ones, or this machine's default. Raises ConfigError if invalid."""
     addresses = [address.rstrip("/") for address in named or (default_address() or DEFAULT_ADDRESS,)]
     for address in addresses:
         if not is_cluster_address(address):
             raise ConfigError(
                 f"--address {without_password(address)}: write the URL of a cluster's dashboard, without credentials, "
-                "as http://host:8265, or cluster://NAME"
+                "e.g. http://host:8265, or cluster://NAME"
             )
     return addresses
 
@@ -72,11 +72,11 @@ class ServeSettings:
     Attributes:
         port: 0 for any free port.
         no_auth: Require no tokens; on a loopback address only.
-        addresses: Clusters that runs may name; the first is for runs that name none.
-        grows_to: Resources to which each cluster's autoscaler can grow it, by address, e.g.
+        addresses: Clusters that runs may name; the first is the default.
+        grows_to: Resources to which autoscalers can grow each cluster, by address, e.g.
             {"http://head:8265": {"GPU": 16}}.
-        poll_s: Pause between two rounds of the controller.
-        lease_s: Another service takes over when the lease was not renewed for this long.
+        poll_s: Seconds between two rounds of the controller.
+        lease_s: Seconds without a renewal of the lease after which another service takes over.
     """
 
     database: str | None = None
@@ -91,7 +91,7 @@ class ServeSettings:
 
 
 def serve(settings: ServeSettings) -> None:
-    """Serves until SIGTERM or SIGINT; then completes active requests and releases the lease.
+    """Serves until SIGTERM or SIGINT, then completes active requests and releases the lease.
 
     Raises:
         ConfigError: the settings are not valid; nothing was started.
@@ -125,9 +125,8 @@ def serve(settings: ServeSettings) -> None:
 def serve_ui(port: int, show: Callable[[str], None]) -> None:
     """Serves the pages of `rayscribe ui` until SIGTERM or SIGINT, for the runs of this user; no service is needed.
 
-    The pages show the runs that `rayscribe list` shows: those of the local ledger and those without a queue.
-    Meanwhile a controller advances the runs of the ledger. `show` receives the URL to open, which is valid for one
-    browser.
+    The pages show the runs that `rayscribe list` shows, those of the local ledger and those without a queue.
+    Meanwhile a controller advances the ledger's runs. `show` receives the URL to open, which is valid for one browser.
 
     Raises:
         ConfigError: the port cannot be opened.
@@ -187,7 +186,7 @@ def _run(
 
 @contextmanager
 def _listening(settings: ServeSettings) -> Iterator[socket.socket]:
-    """Opens the port first, so that a port that is in use is reported at once."""
+    """Opens the port before anything else, so that a port that is in use is reported at once."""
     if settings.no_auth:
         check_loopback(settings.host)
     with open_port(settings.host, settings.port) as listener:
@@ -202,7 +201,7 @@ def open_port(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        # With an explicit protocol, unlike socket.create_server: only then asyncio turns off Nagle's algorithm, which
+        # Unlike socket.create_server, with an explicit protocol, without which asyncio leaves on Nagle's algorithm; it
         # would delay each small response by 40 ms.
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -212,14 +211,14 @@ def open_port(host: str, port: int) -> socket.socket:
         if listener is not None:
             listener.close()
         raise ConfigError(
-            f"--port {port}: {host}:{port} cannot be listened at ({error.strerror}); another service may use it: "
+            f"--port {port}: cannot listen at {host}:{port} ({error.strerror}); another service may use it: "
             "stop that service, or choose another --port"
         ) from None
     return listener
 
 
 def _own_hosts(host: str) -> list[str]:
-    """Returns the names and addresses by which clients may call a service on this machine."""
+    """Returns the names and addresses at which clients may connect to a service on this machine."""
     names = [host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()]
     with suppress(OSError):
         names += [str(found[4][0]) for found in socket.getaddrinfo(names[1], None, type=socket.SOCK_STREAM)]
@@ -245,7 +244,7 @@ def _print(line: str | None) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Shows control characters, which users' texts may hold, and indents all lines of a record but the first."""
+    """Escapes control characters, which users' texts may have, and indents all lines of a record but the first."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record).replace("\n", "\n    ")
@@ -263,11 +262,11 @@ def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float, host
     """Creates a token if the ledger has none, and writes it to a file that only its owner can read.
 
     An existing file is renamed, since it may be for another service. The `hosts` are names and addresses of the host
-    where the service runs: clients send the token to no other.
+    where the service runs; clients send the token to no other host.
 
     Returns:
-        A message, without the token: where it is, or how to create one if the ledger only has other users' tokens.
-        None: no message is needed.
+        A message that says where the token is or, if the ledger only has other users' tokens, how to create one. It
+        does not contain the token. None if no message is needed.
 
     Raises:
         ConfigError: the file cannot be written; no token was created.
@@ -280,7 +279,7 @@ def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float, host
     backup = path.with_name(f"{path.name}.before")
     try:
         make_private_folder(path.parent)
-        # Created first: a token whose file cannot be written would be lost. Only its owner can read it.
+        # The file comes first, since a token that cannot be written would be lost. Only its owner can read the file.
         descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -288,7 +287,7 @@ def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float, host
             renamed = path.exists()
             if renamed:
                 path.replace(backup)
-            # Written before the token, so that the token is never there without its hosts.
+            # Written before the token, so that the token never exists without its hosts.
             token_hosts_file(path).write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
             Path(new).replace(path)
         finally:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, read from the ledger on each scrape, so that a restart of the service loses none.
+"""Metrics for Prometheus, read from the ledger on each scrape, so that none are lost if the service restarts.
 
 Two services on one ledger report the same, so dashboards take `max by (queue, …)` over instances, not the sum.
 """
@@ -18,7 +18,7 @@ from jobs.scheduler.limits import QueuesConfig
 from jobs.service.service import Recent
 
 Counts = Mapping[tuple[str, RunState], int]
-# Several scrapers at once cost one query.
+# Scrapes within this time share one query. Seconds.
 CACHE_TTL_S = 2.0
 
 
@@ -84,16 +84,16 @@ def _of_runs(counts: Counts, names: list[str]) -> Iterator[Metric]:
 def _of_waits(waits: Mapping[tuple[str, WaitCause], WaitTotals], names: list[str]) -> Iterator[Metric]:
     totals = {(name, cause): waits.get((name, cause), WaitTotals()) for name in names for cause in WaitCause}
     for metric, text, value in (
-        ("rayscribe_waiting_runs", "Runs that wait, by what for.", "runs"),
-        ("rayscribe_waiting_seconds", "How long the waiting runs have waited, added up, by what for.", "seconds"),
-        ("rayscribe_longest_wait_seconds", "How long the first of the waiting runs has waited.", "longest_s"),
+        ("rayscribe_waiting_runs", "Waiting runs, by reason.", "runs"),
+        ("rayscribe_waiting_seconds", "Sum of the times that waiting runs have waited, by reason.", "seconds"),
+        ("rayscribe_longest_wait_seconds", "Longest time that a waiting run has waited, by reason.", "longest_s"),
     ):
         samples = (([*of], getattr(total, value)) for of, total in totals.items())
         yield _gauge(metric, text, ["queue", "reason"], samples)
 
 
 def _of_attempts(figures: AttemptTotals, names: list[str]) -> Iterator[Metric]:
-    # Prometheus sees no growth in a counter that begins at one: each begins at zero.
+    # Each counter begins at zero, since Prometheus detects no increase in one that begins at one.
     waits = HistogramMetricFamily(
         "rayscribe_wait_seconds", "From a run's submission to its first attempt.", labels=["queue"]
     )

@@ -1,4 +1,4 @@
-"""rayscribe export, push, report: converts a finished run's model, pushes it to the Hub, writes the page of a run."""
+"""rayscribe export, push, report: converts a run's model, pushes it to the Hub, writes the report page of a run."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 def export(
     run_id: RunName,
     to: Annotated[
-        str, typer.Option("--to", metavar="FORMAT,…", help=f"With commas between them: {', '.join(KNOWN_EXPORTS)}.")
+        str, typer.Option("--to", metavar="FORMAT,…", help=f"Formats, separated by commas: {', '.join(KNOWN_EXPORTS)}.")
     ],
-    output: Annotated[str, typer.Option(metavar="FOLDER", help="It gets a folder of each format, by its name.")],
+    output: Annotated[str, typer.Option(metavar="FOLDER", help="Folder to write to; each format gets a subfolder.")],
     tolerance: Annotated[
         float,
-        typer.Option(metavar="POINTS", help="How far an error rate may be from the run's own, in percentage points."),
+        typer.Option(metavar="POINTS", help="Allowed difference of error rates from the run's, in percentage points."),
     ] = TOLERANCE,
-    force: Annotated[bool, typer.Option("--force", help="Replace formats that FOLDER has already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace formats that FOLDER already has.")] = False,
     service: ServiceOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON; messages go to standard error.")] = False,
 ) -> None:
-    """Export a run's model to other formats, scored again.
+    """Export a run's model to other formats, and score each.
 
-    Each is converted by its own converter, on this machine, and its own runtime recognizes the run's test split;
-    texts are normalized and counted as the run's were. One whose error rate is further from the run's own than the
-    tolerance, or that cannot be converted, is not kept, and the exit code is then 16; the others are. hf needs nothing
-    more, and is what transformers opens; the others are extras, e.g. pip install 'rayscribe[ctranslate2]'. Of each that
+    Each format has its own converter, which runs on this machine, and its own runtime, which recognizes the run's test
+    split; texts are normalized and scored like the run's. A format is not kept if its error rate differs from the run's
+    by more than the tolerance, or if it cannot be converted; the exit code is then 16. hf is for transformers, and
+    needs no further packages; the others need extras, e.g. pip install 'rayscribe[ctranslate2]'. For each format that
     is kept, FOLDER/FORMAT/evaluation/ has the score, which `rayscribe compare` reads.
 
     Example: rayscribe export whisper-sr --to hf,ctranslate2 --output exported
@@ -118,17 +118,17 @@ def push(
     ] = None,
     service: ServiceOption = None,
 ) -> None:
-    """Push a run's model to the Hub, with its model card.
+    """Push a run's model to the Hugging Face Hub, with its model card.
 
-    The Hub is that of Hugging Face. A run with hub.push does so itself at its end; this does it later, or elsewhere,
-    from wherever the run folder can be read. The token is HF_TOKEN, or that of a login (hf auth login). It may be
-    repeated: what the Hub has is not sent again.
+    A run with hub.push does this itself at its end; this command does it later, or on any machine that can read the
+    run folder. The token is HF_TOKEN, or that of `hf auth login`. If it is repeated, files that the Hub has are not
+    sent again.
 
     Example: rayscribe push whisper-sr --model-id ana/whisper-sr --private
 
     Example: rayscribe push s3://bucket/runs/whisper-sr
     """
-    # Imported here, so that other commands start faster.
+    # Imported here so that other commands start faster.
     from trainers.run_folder.hub_push import push_run  # noqa: PLC0415
 
     with open_session(service) as session:
@@ -161,11 +161,11 @@ def report(
     force: ForceOption = False,
     service: ServiceOption = None,
 ) -> None:
-    """Write the page of a run: scores, curves, utterances.
+    """Write the report page of a run: scores, curves, utterances.
 
-    It also has confusions, data, attempts and config. It is one file that needs no network and runs no script, of a run
-    that has ended or still trains. A run writes it after each validation and when it has finished. Recordings of the
-    worst utterances and speakers are in it where the prepared set is on a disk of this machine. The page of a prepared
+    It also has confusions, data, attempts and config. The page is one file that needs no network and runs no script;
+    the run may still be training. A run writes it after each validation and at its end. Recordings of the worst
+    utterances and speakers are included if the prepared set is on a disk of this machine. The page of a prepared
     set has hours, durations, characters and the quarantine by reason.
 
     Example: rayscribe report whisper-sr --open
@@ -190,7 +190,7 @@ def report(
 
 
 def _page_of(text: str, price: float | None, service: str | None) -> tuple[Storage, Callable[[], str]]:
-    # Imported here: other commands do not need charts, and start faster without.
+    # Imported here, since other commands do not need charts, and start faster without them.
     from trainers.scoring.report.data_section import prepared_at, prepared_html  # noqa: PLC0415
     from trainers.scoring.report.page import report_html  # noqa: PLC0415
 
@@ -205,7 +205,7 @@ def _page_of(text: str, price: float | None, service: str | None) -> tuple[Stora
             raise
         if price is not None:
             raise ConfigError(
-                f"--price-per-gpu-hour: {text} is a prepared set, which costs no GPU: leave it out"
+                f"--price-per-gpu-hour: {text} is a prepared set, which uses no GPU: leave it out"
             ) from None
         return prepared.storage, partial(prepared_html, prepared)
     return folder.storage, partial(report_html, folder, price)

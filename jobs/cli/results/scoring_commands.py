@@ -1,4 +1,4 @@
-"""rayscribe compare, score: compares recognizers; computes error rates of any system's output."""
+"""rayscribe compare, score: compares recognizers, and computes error rates of any system's output."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,20 +31,20 @@ Names = Annotated[
         "Runs by name, folder or URL; folders of `rayscribe evaluate`; files of any system's output.", "SYSTEM…"
     ),
 ]
-Split = Annotated[str, typer.Option(metavar="SPLIT", help="Which score of the runs: test or validation.")]
+Split = Annotated[str, typer.Option(metavar="SPLIT", help="Split whose scores are compared: test or validation.")]
 Reference = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The transcripts, where no run has them.", show_default=False)
+    Path | None, typer.Option(metavar="FILE", help="The transcripts, if no run has them.", show_default=False)
 ]
 NormalizerName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Score all again with it. Default: the one that the runs were scored with."),
+    typer.Option(metavar="NAME", help="Normalizer to score all again with. Default: that of the runs."),
 ]
 MetricName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="wer or cer. Default: the one that ranks in the runs' language.")
+    str | None, typer.Option(metavar="NAME", help="wer or cer. Default: depends on the runs' language.")
 ]
-Details = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line of JSON for each utterance there.")]
+Details = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line of JSON for each utterance.")]
 Html = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write a page there, with the utterances that differ most.")
+    Path | None, typer.Option(metavar="FILE", help="Write an HTML page with the utterances that differ most.")
 ]
 
 
@@ -62,11 +62,11 @@ def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
 ) -> None:
     """Compare recognizers on the same utterances.
 
-    Prints scores, paired tests, wins and losses, and what differs in the recipes. Each system is compared with the
+    Prints scores, paired tests, wins and losses, and differences of the recipes. Each system is compared with the
     first. The test is NIST's matched pairs sentence-segment word error test (MAPSSWE, as sc_stats computes it);
     intervals are 95% bootstrap intervals over utterances. A file has hypotheses by utterance id: .jsonl or .csv with
     `id` and `hypothesis` (or `pred_text`, `text`), or .trn (`the words (id)`); the references are those of the runs.
-    Exits with code 3 where the systems were not scored on the same utterances and references, and with code 2 where
+    Exits with code 3 if the systems were not scored on the same utterances and references, and with code 2 if
     their normalizers differ.
 
     Example: rayscribe compare whisper-sr whisper-sr-lora --html compared.html
@@ -75,7 +75,7 @@ def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
     Example: rayscribe compare a.trn b.trn --reference references.trn --normalizer whisper_english --json
     """
-    # Imported here: other commands need no aligner, and start faster without.
+    # Imported here, since other commands do not need an aligner, and start faster without it.
     from trainers.scoring.comparison.comparison import compare_named  # noqa: PLC0415
     from trainers.scoring.comparison.systems import differing_settings, language_of  # noqa: PLC0415
     from trainers.scoring.normalizers import hidden_marks  # noqa: PLC0415
@@ -119,7 +119,7 @@ def _is_file(name: str) -> bool:
 
 
 def _shown(name: str, names: Sequence[str]) -> str:
-    """Returns the last part of a path or URL if no other name ends with the same part; else the complete name."""
+    """Returns the last part of a path or URL if no other name has the same last part, otherwise the complete name."""
     last = _last(name)
     return last if [_last(other) for other in names].count(last) == 1 else name
 
@@ -157,7 +157,7 @@ def _show(found: "Comparison", settings: dict[str, list[Any]], systems: Sequence
     for score in found.systems:
         if score.rate is not None and score.full_context_rate is not None:
             both = both_contexts(score.rate, score.full_context_rate)
-            echo(f"{score.name}: {found.metric.upper()} {both}; it is compared at the short one")
+            echo(f"{score.name}: {found.metric.upper()} {both}; the comparison uses the short context")
     for pair in found.paired:
         echo(pair.verdict(found.systems[0].name, found.units))
     if settings:
@@ -183,18 +183,18 @@ def _cut(value: Any, longest: int) -> str:
 
 def score(
     hypotheses: Annotated[
-        Path, typer.Argument(metavar="HYPOTHESES", help="What was recognized: a .txt, .trn or .jsonl file.")
+        Path, typer.Argument(metavar="HYPOTHESES", help="The recognized texts: a .txt, .trn or .jsonl file.")
     ],
     reference: Annotated[
         Path, typer.Option(metavar="REFERENCES", help="The transcripts: a file of the same kind.", show_default=False)
     ],
     normalizer: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Done to both texts before: none, basic, whisper_basic or whisper_english."),
+        typer.Option(metavar="NAME", help="Normalizer of both: none, basic, whisper_basic or whisper_english."),
     ] = "basic",
     language: Annotated[
         str | None,
-        typer.Option(metavar="CODE", help="Of the speech, e.g. th: says whether WER or CER ranks, and is shown first."),
+        typer.Option(metavar="CODE", help="Language, e.g. th; decides whether WER or CER ranks and is shown first."),
     ] = None,
     details: Details = None,
     force: ForceOption = False,
@@ -204,7 +204,7 @@ def score(
 
     The rates are in percent, with their counts. Two .txt files are compared line by line. Files with ids are compared
     by id: .trn (`the words (id)`), and .jsonl with `id` and `hypothesis` (or `pred_text`, `text`) and `reference` (or
-    `text`) in each line, as our own evaluation/test.jsonl has them. Exits with code 3 where the numbers of lines or the
+    `text`) in each line, as our own evaluation/test.jsonl has them. Exits with code 3 if the numbers of lines or the
     ids differ.
 
     Example: rayscribe score hypotheses.txt --reference references.txt --language th
@@ -213,7 +213,7 @@ def score(
 
     Example: rayscribe score run/evaluation/test.jsonl --reference run/evaluation/test.jsonl --details edits.jsonl
     """
-    # Imported here: other commands need no aligner, and start faster without.
+    # Imported here, since other commands do not need an aligner, and start faster without it.
     from trainers.scoring.error_rate import total  # noqa: PLC0415
     from trainers.scoring.normalizers import hidden_marks, normalizer_named  # noqa: PLC0415
     from trainers.scoring.ranking import ranking_rate, score_lines  # noqa: PLC0415

@@ -24,7 +24,7 @@ Out = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|FOLDER|URL",
-        help="A file whose name ends in a format, for one recording (.jsonl: for any number); or a folder or bucket. "
+        help="A file with a format's extension, for one recording (.jsonl for any number); or a folder or bucket. "
         "Default: standard output.",
     ),
 ]
@@ -33,26 +33,24 @@ Format = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help="txt, srt, vtt or jsonl, which has all that is known. Default: by the file's ending; txt where it is "
-        "printed; jsonl in a folder, which has that in any case.",
+        help="txt, srt, vtt or jsonl, which has all details. Default: by the file's extension; txt on standard output; "
+        "jsonl in a folder, which always gets jsonl too.",
     ),
 ]
 MaxSegment = Annotated[
     float | None,
     typer.Option(
         metavar="S",
-        help="Longer recordings are cut at pauses into segments of at most this length. Default: what the model takes, "
-        "at most 30.",
+        help="Longer recordings are split at pauses into segments of at most this length. Default: the longest that "
+        "the model supports, at most 30.",
     ),
 ]
 Pause = Annotated[float, typer.Option(metavar="S", help="A pause of this length separates two segments.")]
-NoWords = Annotated[bool, typer.Option("--no-words", help="Leave out the times of words, which cost a little.")]
-WithoutRay = Annotated[bool, typer.Option("--no-ray", help="Transcribe a manifest in this process, too.")]
+NoWords = Annotated[bool, typer.Option("--no-words", help="Leave out word timestamps, which take a little longer.")]
+WithoutRay = Annotated[bool, typer.Option("--no-ray", help="Transcribe a manifest in this process as well.")]
 NumWorkers = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", help="Processes on Ray, one per GPU, or CPU where there are none. Default: all that fit."
-    ),
+    typer.Option(metavar="N", help="Processes on Ray, one per GPU, or per CPU without GPUs. Default: all that fit."),
 ]
 
 
@@ -74,11 +72,11 @@ def transcribe(  # noqa: PLR0913, PLR0917 -- one parameter per option
 ) -> None:
     """Transcribe recordings with a trained model.
 
-    Recordings are transcribed in this process, a manifest over a cluster. A run's model is decoded as its recipe says,
-    and as it was scored. Recordings that are longer than the model takes are cut at pauses. A manifest needs no
-    transcripts; into a folder it is transcribed on Ray, 32 rows at a time: each row is in transcripts/part-*.jsonl
-    once. Into a folder or file, the same command goes on where it was stopped, with the same model alone. Messages go
-    to standard error. Recordings that cannot be read are left out and named, and the exit code is then 15.
+    Recordings are transcribed in this process, a manifest on a cluster. A run's model is decoded as in its recipe and
+    its scores. Recordings that are too long for the model are split at pauses. A manifest needs no transcripts; with a
+    folder as --out it is transcribed on Ray, 32 rows at a time, and each row is in transcripts/part-*.jsonl once. With
+    a folder or file, repeat the command with the same model to continue a stopped one. Messages go to standard error.
+    Recordings that cannot be read are skipped and listed, and the exit code is then 15.
 
     Example: rayscribe transcribe whisper-digits talk.mp3
 

@@ -1,7 +1,7 @@
 """Resolves a cluster's address to the URL and token of its dashboard.
 
-A run keeps `cluster://NAME`, since the forwarded port and the token of a cluster may change while it runs. Each
-process opens one connection to a cluster on first use, and keeps it to its end.
+A run keeps `cluster://NAME`, since the forwarded port and the token of a cluster may change during the run. Each
+process opens one connection to a cluster on first use, and keeps it until the process ends.
 """
 
 import atexit
@@ -34,9 +34,9 @@ class ClusterEndpoint:
     """URL and headers for requests to a cluster's dashboard.
 
     Attributes:
-        headers: Of each request; None: those that Ray's own clients send from here.
-        on_this_machine: True if its jobs see this machine's files.
-        ensure: Opens the connection again if it was lost; raises ClusterError.
+        headers: Headers of each request; None for those of Ray's own clients in this process.
+        on_this_machine: True if the cluster's jobs see this machine's files.
+        ensure: Reopens the connection if it was lost; raises ClusterError if that fails.
     """
 
     url: str
@@ -49,23 +49,23 @@ def connect(address: str) -> ClusterEndpoint:
     """Connects to a cluster, by the URL of its dashboard or cluster://NAME.
 
     Raises:
-        ClusterError: it does not respond, or another machine has started it.
-        ClusterGoneError: it was taken down from here, or its Ray has ended, and its jobs with it.
+        ClusterError: the cluster does not respond, or was started by another machine.
+        ClusterGoneError: the cluster was taken down from here, or its Ray has ended, and thus its jobs.
     """
     name = cluster_name(address)
     if name is None:
         known = record_at(address)
         if known is None or known.dashboard is None:
             return ClusterEndpoint(address, _default_headers(address), is_loopback_url(address))
-        # The recorded URL: at another loopback name another process may listen.
+        # The recorded URL, since another process may listen at another loopback address.
         return ClusterEndpoint(known.dashboard, token_headers_of(known), on_this_machine=True)
     record = find_record(name)
     if record is None:
         if was_taken_down(name):
             raise ClusterGoneError(f"{address} was taken down; start it again: {start_commands(name)}")
         raise ClusterError(
-            f"{address} is not known on this machine, which cannot tell whether it runs: start it here "
-            f"({start_commands(name)}), or work on the machine that has started it"
+            f"{address} is not known on this machine: start it here ({start_commands(name)}), or use the machine that "
+            "has started it"
         )
     if isinstance(record, LocalRecord):
         if not record.ray_lives():
@@ -91,9 +91,9 @@ def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:
 def _default_headers(address: str) -> Mapping[str, str] | None:
     parts = urlsplit(address)
     if parts.hostname not in _LOCAL_HOSTS or gcs_address_at(parts.port or 80) is None:
-        # Not a Ray of this machine, which would learn the token; at other loopback names another process may listen.
+        # Not a local Ray, so it must not get the token; at other loopback addresses, another process may listen.
         return None
-    # Imported here: it imports Ray.
+    # Imported here, since it imports Ray.
     from jobs.clusters.ray_private import token_headers_without_mode  # noqa: PLC0415
 
     return token_headers_without_mode()

@@ -7,7 +7,7 @@ NAME.known_hosts   SSH host key of the head, trusted on first use
 NAME/              logs of starting and ending the cluster, its nodes' logs, the lock of the active command,
                    temporary files of Ray's own commands, and `taken-down` from the cluster's end to its next start
 
-One command at a time starts or ends a cluster, and a command that is asked to end also ends what it has started.
+One command at a time starts or ends a cluster; if it gets SIGTERM or SIGHUP, it also ends what it has started.
 """
 
 import contextlib
@@ -55,9 +55,9 @@ class ClusterRecord(BaseModel):
     """Fields that the records of all clusters share.
 
     Attributes:
-        state: starting: not up yet, or the start failed; up.
-        idle_stop_minutes: Minutes without jobs after which the cluster ends itself; None: never.
-        dashboard: URL of the dashboard on this machine; None: it needs a forwarded port, or the cluster is starting.
+        state: `up`, or `starting` if the cluster is not up yet or the start failed.
+        idle_stop_minutes: Minutes without jobs after which the cluster ends itself; None for never.
+        dashboard: URL of the dashboard on this machine; None if it needs a forwarded port, or is not up yet.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -74,7 +74,7 @@ class ClusterRecord(BaseModel):
 
     @property
     def temporary_files(self) -> Path:
-        """Folder of files that Ray's own commands keep until the cluster ends; 0700."""
+        """Folder, with mode 0700, of files that Ray's own commands keep until the cluster ends."""
         return self.files / "tmp"
 
     @property
@@ -83,7 +83,7 @@ class ClusterRecord(BaseModel):
 
     @property
     def token_path(self) -> Path:
-        """Returns the path of a cluster's token."""
+        """The file with the cluster's token."""
         return clusters_folder() / f"{self.name}.token"
 
     @property
@@ -100,7 +100,7 @@ class ClusterRecord(BaseModel):
         (self.files / TAKEN_DOWN).unlink(missing_ok=True)
 
     def forget(self, *, taken_down: bool = False) -> None:
-        """Removes all files but the logs; `taken_down` records until the next start that its jobs have ended, too."""
+        """Removes all files but the logs; with `taken_down`, records until the next start that all jobs have ended."""
         if taken_down:
             write_private(self.files / TAKEN_DOWN, "")
         for path in (self.token_path, self.config_path, self.known_hosts_path, self.path):
@@ -109,12 +109,13 @@ class ClusterRecord(BaseModel):
 
 
 class LocalRecord(ClusterRecord):
-    """A Ray of this machine; its address, which drivers join, is None while it starts.
+    """A local Ray, on one machine.
 
     Attributes:
         folder: Its temporary folder; None before its first process.
-        machine: The machine that started it, see `machine.py`; None: this one.
-        release: Version of Rayscribe on its nodes, that of the user who started it. None: not known.
+        machine: The machine that started it, see `machine.py`; None for this one.
+        release: Version of Rayscribe that started it, and that its node has; None if not known.
+        address: Address for drivers; None while Ray starts.
     """
 
     kind: Literal["local"] = "local"
@@ -125,7 +126,7 @@ class LocalRecord(ClusterRecord):
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if it is a Ray of another host or container, whose processes cannot be seen from here."""
+        """True if it runs on another host or in another container, whose processes cannot be seen from here."""
         machine = self.machine
         return machine is not None and not (sees_processes_of(machine) or was_restarted(machine))
 
@@ -133,19 +134,19 @@ class LocalRecord(ClusterRecord):
         """Raises ClusterError for a Ray of another machine."""
         if self.is_elsewhere:
             raise ClusterError(
-                f"{cluster_address(self.name)} was started on {host_of(self.machine or '')}, whose processes are not "
-                f"seen from here, be it another host or another container: work there, or remove {self.path} if that "
-                "machine is gone"
+                f"{cluster_address(self.name)} was started on {host_of(self.machine or '')}, another host or "
+                f"container, whose processes cannot be seen from here: work there, or remove {self.path} if that "
+                "machine no longer exists"
             )
 
     def ray_lives(self) -> bool:
-        """Returns True if its Ray lives; raises as `check_machine`."""
+        """Returns True if its Ray runs; raises like `check_machine`."""
         self.check_machine()
         return self.folder is not None and ray_lives(self.folder)
 
 
 class RayUpRecord(ClusterRecord):
-    """A cluster that `ray up` started; the dashboard is on the head's loopback, and `ssh` is None until it is known."""
+    """A cluster of `ray up`; its dashboard is on the head's loopback. `ssh` is None until the head is known."""
 
     kind: Literal["ray-up"] = "ray-up"
     ssh: SshTarget | None = None
@@ -161,12 +162,12 @@ def clusters_folder() -> Path:
 
 
 def was_taken_down(name: str) -> bool:
-    """Returns True if the cluster of this name was ended from here, and not started again since."""
+    """Returns True if the cluster of this name was ended from here, and has not been started again."""
     return (clusters_folder() / name / TAKEN_DOWN).exists()
 
 
 def check_name(name: str) -> str:
-    """Raises ConfigError for a name that cannot be a file's."""
+    """Returns the name; raises ConfigError if it cannot be a file name."""
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot name a cluster: use letters, digits, ., _ and -, at most 62")
     return name
@@ -199,12 +200,12 @@ def read_record(name: str) -> Record:
 
 
 def start_commands(name: str) -> str:
-    """Returns the commands that start an unknown cluster, of either kind."""
-    return f"rayscribe cluster up --local --name {name}, or, of a file of `ray up`, rayscribe cluster up FILE"
+    """Returns the commands that start a cluster of either kind, for a message."""
+    return f"rayscribe cluster up --local --name {name}, or, with a file of `ray up`, rayscribe cluster up FILE"
 
 
 def the_only_record() -> Record:
-    """Returns the record of the only cluster; raises NotFoundError if there is none, or more than one."""
+    """Returns the record of the only cluster; raises NotFoundError if there is none or more than one."""
     found = all_records()
     if len(found) == 1:
         return found[0]
@@ -214,7 +215,7 @@ def the_only_record() -> Record:
 
 
 def default_address() -> str | None:
-    """Returns the default cluster of runs: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or the only recorded cluster."""
+    """Returns the default cluster of runs: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or the only recorded one, if any."""
     if (in_environment := address_in_environment()) is not None:
         return in_environment
     found = all_records()
@@ -231,9 +232,9 @@ def is_local_address(address: str) -> bool:
 
 
 def record_at(address: str) -> LocalRecord | None:
-    """Returns the Ray of this machine with this address: its dashboard's, or the one that drivers join.
+    """Returns the running local Ray whose dashboard, or address for drivers, is the given address; None without one.
 
-    Only one that lives: at the port of one that has ended, another process may listen, which must not get its token.
+    If a Ray has ended, another process may listen at its port, and must not get its token.
     """
     port = loopback_port(address)
     if port is None:
@@ -246,7 +247,7 @@ def record_at(address: str) -> LocalRecord | None:
 
 
 def loopback_port(address: str) -> int | None:
-    """Returns the port of a URL or of host:port if the host is any name of this machine's loopback; else None."""
+    """Returns the port of a URL or of host:port if the host is a name of this machine's loopback, otherwise None."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         return parts.port if is_loopback(parts.hostname or "") else None
@@ -284,8 +285,8 @@ def lock_cluster(name: str) -> Iterator[None]:
     """Locks a cluster while it is started or ended; SIGTERM and SIGHUP end the block by an exception.
 
     Raises:
-        ConflictError: another command of this user holds the lock.
-        ConfigError: the name cannot be that of a cluster.
+        ConflictError: another command of this user has the lock.
+        ConfigError: the name is not valid for a cluster.
         SystemExit: a signal was received.
     """
     folder = clusters_folder() / check_name(name)

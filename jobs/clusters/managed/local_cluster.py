@@ -1,4 +1,4 @@
-"""Local clusters, for the first five minutes, started by `ray start`."""
+"""Local clusters, for first steps, started by `ray start`."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ from runtime_env.own_code import RELEASE
 from trainers.distributed.local_ray import MARK, LocalRay, start_ray, without_ray_settings
 from trainers.distributed.machine import this_machine
 
-# For two workers and the CPU of Ray Data, as recipes request; with fewer cores they share them.
+# Enough for two workers and Ray Data, as recipes request; on a machine with fewer cores, they share them.
 LEAST_CPUS = 4
 
 
@@ -37,15 +37,15 @@ def up(
     say: Callable[[str], None],
     outlives_us: bool = True,
 ) -> tuple[LocalRecord, bool]:
-    """Starts a Ray unless it runs; returns its record, and True if this call started it.
+    """Starts Ray unless it runs; returns its record, and True if this call started it.
 
-    With `outlives_us` it keeps running after this process has ended. Without `num_cpus` it has as many logical CPUs
-    as the machine, LEAST_CPUS at least; without `dashboard_port` Ray's default if that is free, else any.
+    With `outlives_us`, Ray keeps running after this process has ended. Default of `num_cpus` are the machine's logical
+    CPUs, at least LEAST_CPUS; default of `dashboard_port` is Ray's default if that is free, otherwise any free port.
 
     Raises:
-        ClusterError: another machine that shares this home folder has started one of this name.
-        ConflictError: a cluster of `ray up` has the name, or another command is at work on it.
-        ResourceError: Ray does not start; names the port that is in use and by what, or has the last lines of its log.
+        ClusterError: another machine that shares this home folder has started a cluster of this name.
+        ConflictError: a cluster of `ray up` has the name, or another command starts or ends the cluster.
+        ResourceError: Ray does not start; the message has the used port and its user, or the last lines of Ray's log.
     """
     with lock_cluster(name):
         before = find_record(name)
@@ -62,7 +62,7 @@ def up(
 
 
 def down(record: LocalRecord, *, say: Callable[[str], None]) -> None:
-    """Ends the processes of a Ray, and removes its record; raises ClusterError for one of another machine."""
+    """Ends the processes of a local Ray, and removes its record; raises ClusterError if it is on another machine."""
     record.check_machine()
     say(f"ending {record.name}")
     _ray_of(record).stop()
@@ -70,12 +70,12 @@ def down(record: LocalRecord, *, say: Callable[[str], None]) -> None:
 
 
 def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None, outlives_us: bool) -> LocalRecord:
-    """Starts the Ray, and waits until it accepts jobs; cleans up if it does not."""
+    """Starts Ray, and waits until it accepts jobs; ends it and removes its record after an error."""
     cpus = num_cpus if num_cpus is not None else max(LEAST_CPUS, os.cpu_count() or 1)
     taken_down = was_taken_down(record.name)
 
     def remember(folder: Path) -> None:
-        # Written before its first process, so that leftovers can be found and ended.
+        # Written before the first process starts, so that leftovers can be found and ended.
         record.model_copy(update={"folder": folder}).write()
 
     try:
@@ -107,7 +107,7 @@ def _environment(name: str) -> dict[str, str]:
 
 
 def _with_idle_stop(record: LocalRecord, minutes: int | None) -> LocalRecord:
-    """Starts the idle watch in place of an earlier one; without minutes, an earlier one is kept."""
+    """Starts an idle watch, which ends any earlier one; if `minutes` is None, changes nothing."""
     if minutes is None:
         return record
     assert record.folder is not None and record.dashboard is not None
@@ -116,7 +116,7 @@ def _with_idle_stop(record: LocalRecord, minutes: int | None) -> LocalRecord:
     with (record.folder / "idle-stop.log").open("wb") as log:
         subprocess.Popen(
             command,
-            # Marked as a process of this Ray, so that it ends with it.
+            # Marked as a process of this Ray, so that it ends together with Ray.
             env={**_environment(record.name), MARK: str(record.folder)},
             stdin=subprocess.DEVNULL,
             stdout=log,

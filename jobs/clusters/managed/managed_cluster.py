@@ -1,4 +1,4 @@
-"""The operations on a cluster that was started from this machine, wherever its Ray runs."""
+"""Operations on a cluster that was started from this machine, both local ones and those of `ray up`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from trainers.config.wording import counted
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """State of a cluster: local or ray-up; up, starting (not up yet, or its start failed), ended, or unreachable.
+    """State of a cluster: `up`, `starting` (not up yet, or its start failed), `ended` or `unreachable`.
 
-    Living nodes, their resources, and running jobs and drivers are None if the cluster does not respond. The text
-    describes them for people, or says why they are unknown.
+    `kind` is `local` or `ray-up`. `nodes` (living), `resources` and `jobs` (with drivers) are None if the cluster does
+    not respond. `text` describes them for people, or says why they are unknown.
     """
 
     name: str
@@ -30,7 +30,7 @@ class ClusterStatus:
 
 
 def has_dashboard_at(record: Record, address: str) -> bool:
-    """Returns True if a URL is that of the cluster's dashboard on this machine, by any name of loopback."""
+    """Returns True if a URL is that of the cluster's dashboard on this machine, by any name of its loopback."""
     port = loopback_port(address)
     return port is not None and port == loopback_port(record.dashboard or "")
 
@@ -39,7 +39,7 @@ def has_ended(record: Record) -> bool:
     """Returns True if the cluster is known to have no running Ray. Changes nothing."""
     if isinstance(record, RayUpRecord):
         return ray_up_cluster.has_ended(record)
-    # Processes of another machine are not seen.
+    # Processes of another machine cannot be seen.
     return not record.is_elsewhere and not record.ray_lives()
 
 
@@ -48,13 +48,13 @@ def ended_text(record: Record) -> str:
     if isinstance(record, LocalRecord):
         return f"its processes have ended; start it again: rayscribe cluster up --local --name {record.name}"
     return (
-        "no Ray runs on its head any more, as after an idle stop: start it again (rayscribe cluster up FILE), "
-        f"or forget it: rayscribe cluster down {record.name}"
+        "Ray no longer runs on its head, e.g. after an idle stop: start it again (rayscribe cluster up FILE), "
+        f"or remove its record: rayscribe cluster down {record.name}"
     )
 
 
 def down(record: Record, *, say: Callable[[str], None], force: bool = False) -> None:
-    """Ends the cluster and removes its record; with `force` even if a part of it may still run.
+    """Ends the cluster and removes its record; with `force`, even if a part of it may still run.
 
     Raises:
         ClusterError: something may still run; the record is kept, and the call may be repeated.
@@ -66,14 +66,14 @@ def down(record: Record, *, say: Callable[[str], None], force: bool = False) -> 
 
 
 def with_head(record: Record) -> RayUpRecord:
-    """Returns the record of a cluster whose head is reached over SSH.
+    """Returns the record if SSH can connect to its head.
 
     Raises:
-        ConflictError: this machine is its head.
-        ClusterError: it is not up yet.
+        ConflictError: the cluster is local, so this machine is its head.
+        ClusterError: the cluster is not up yet.
     """
     if isinstance(record, LocalRecord):
-        raise ConflictError(f"{record.name} is a Ray of this machine: it is not reached over SSH")
+        raise ConflictError(f"{record.name} runs on this machine, so it needs no SSH")
     if record.ssh is None:
         raise ClusterError(f"{record.name} is not up yet: repeat `rayscribe cluster up`, which continues")
     return record

@@ -1,4 +1,4 @@
-"""Copies the logs of all nodes of a cluster through its dashboard, before the nodes are gone."""
+"""Copies the logs of all nodes of a cluster through its dashboard, before the nodes end."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -59,9 +59,9 @@ def archive_logs(
 
 
 def target_of(folder: Path, address: str, name: str) -> Path | None:
-    """Returns the path of a node's log; None if node or name would lead elsewhere, or has characters that do not print.
+    """Returns the path of a node's log; None if it would be outside `folder`, or has unprintable characters.
 
-    Both come from the cluster, whose jobs can write anything there.
+    Address and name come from the cluster, whose jobs may set them to anything.
     """
     parts = (address, *PurePosixPath(name.lstrip("/")).parts)
     plain = "/" not in address and len(parts) > 1 and all(part.isprintable() for part in parts)
@@ -72,7 +72,7 @@ def target_of(folder: Path, address: str, name: str) -> Path | None:
 
 
 def _files(endpoint: ClusterEndpoint, missed: list[str], end: float) -> Iterator[tuple[str, str, str]]:
-    """Yields (node id, node address, name of a log)."""
+    """Yields the node id, node address and name of each log."""
     try:
         nodes = StateClient(endpoint.url, endpoint.headers).all(StateResource.NODES)
     except UNREACHABLE as error:
@@ -99,7 +99,7 @@ def _copy(endpoint: ClusterEndpoint, node: str, name: str, target: Path, end: fl
         for chunk in response.iter_content(CHUNK_BYTES):
             file.write(chunk)
             if time.monotonic() > end:
-                raise TimeoutError("cut off: too slow")
+                raise TimeoutError("truncated: too slow")
 
 
 def _get(endpoint: ClusterEndpoint, path: str, query: Mapping[str, Any], *, stream: bool = False) -> requests.Response:

@@ -1,6 +1,6 @@
-"""Runs Ray's own cluster commands: their environment, what they know of a head, and their output.
+"""Runs Ray's own cluster commands, with an environment, output and timeout; finds a cluster's head.
 
-The commands take minutes: their output goes to a file, lines of progress are shown, and they have a timeout.
+The commands take minutes, so their output goes to a file, and lines of progress are shown.
 """
 
 import json
@@ -23,7 +23,7 @@ from jobs.errors import ClusterError
 from trainers.distributed.local_ray import without_ray_settings
 from trainers.distributed.machine import make_private_folder
 
-# In a process of its own: a cloud may not respond, and Ray prints messages and takes seconds to import.
+# Runs in a separate process, since a cloud may not respond, and Ray prints messages and takes seconds to import.
 ASK = """
 import json, sys, yaml
 from ray.autoscaler.sdk import bootstrap_config, get_head_node_ip
@@ -44,7 +44,7 @@ PROBLEM = re.compile(
     re.IGNORECASE,
 )
 SHOWN_LINES = 8
-# A repeated line of progress is shown this often. Seconds.
+# A repeated line of progress is shown again after this time. Seconds.
 REPEAT_S = 30.0
 
 
@@ -55,13 +55,13 @@ class NoHeadError(ClusterError):
 def ray_environment(record: ClusterRecord) -> dict[str, str]:
     """Returns the environment of Ray's own commands for a cluster.
 
-    Ray keeps its state of own hosts in a folder of temporary files, by the cluster's name alone, and the config that it
-    has made of a file of `ray up`, SSH commands included, by the file's content. In /tmp both would belong to the first
-    user on this machine; here each cluster has a folder.
+    In a folder for temporary files, Ray keeps its state of own hosts, under the cluster's name only, and the config
+    that it has made from a file of `ray up`, with SSH commands, under the file's hash. In /tmp, both would belong to
+    the first user of this machine, so each cluster has its own folder.
 
-    Ray calls ssh and rsync, and accepts any host key. The `ssh` that it finds first is ours, which uses the cluster's
-    own file of known hosts: a head whose key has changed gets neither files nor the token. Nor does it use Ray's open
-    connections, whose sockets are in a folder of /tmp that anybody can create first.
+    Ray calls ssh and rsync, and accepts any host key. It finds our `ssh` script first, which uses the cluster's own
+    known_hosts file, so that a head whose key has changed gets neither files nor the token. The script also disables
+    Ray's shared connections, since their sockets are in a folder of /tmp that any user can create first.
     """
     make_private_folder(record.temporary_files)
     environment = without_ray_settings()
@@ -87,11 +87,11 @@ def _ssh_script(ssh: str, known_hosts: Path) -> str:
 
 
 def head_of(record: RayUpRecord) -> SshTarget:
-    """Returns SSH access to the head; on a cloud, address and key are known once it was started.
+    """Returns SSH access to the head; on a cloud, its address and key are known once it was started.
 
     Raises:
-        NoHeadError: there is none.
-        ClusterError: it cannot be determined.
+        NoHeadError: the cluster has no head.
+        ClusterError: the head cannot be determined.
     """
     command = [sys.executable, "-P", "-c", ASK, str(record.config_path)]
     try:
@@ -133,10 +133,10 @@ def run_logged(
     say: Callable[[str], None],
     doing: str,
 ) -> None:
-    """Runs a command to its end, for at most `timeout_s`; writes its output to a file, and shows lines of progress.
+    """Runs a command for at most `timeout_s`; writes its output to a file, and shows lines of progress.
 
     Raises:
-        ClusterError: it failed, or took too long; with the lines of its output that say why.
+        ClusterError: the command failed or timed out; the message has the relevant lines of its output.
     """
     make_private_folder(log.parent)
     start_s, lines = time.monotonic(), list[str]()
@@ -164,11 +164,11 @@ def run_logged(
     if code != 0:
         late = time.monotonic() - start_s >= timeout_s
         how = f"took longer than {timeout_s:.0f} s" if late else f"failed (exit code {code})"
-        raise ClusterError(f"{doing} {how}:\n" + "\n".join(telling(lines)) + f"\nall of it: {log}")
+        raise ClusterError(f"{doing} {how}:\n" + "\n".join(telling(lines)) + f"\nfull log: {log}")
 
 
 def _read(process: "subprocess.Popen[bytes]", start_s: float, say: Callable[[str], None]) -> Iterator[str]:
-    """Yields the lines of the process's output; shows those of progress."""
+    """Yields the lines of the process's output; shows lines of progress."""
     assert process.stdout is not None
     last, shown_s = "", start_s
     for raw in process.stdout:
@@ -182,7 +182,7 @@ def _read(process: "subprocess.Popen[bytes]", start_s: float, say: Callable[[str
 
 
 def plain(text: str) -> str:
-    """Returns a line without colors, time and place in Ray's code."""
+    """Returns a line without colors and the prefix of Ray's log records."""
     return PREFIX.sub("", ANSI.sub("", text).replace("\r", "").rstrip())
 
 

@@ -57,7 +57,7 @@ HEAD_ALONE = 1
 
 
 def has_ended(record: RayUpRecord) -> bool:
-    """Returns True if the cluster's head is gone, or has no Ray, as after an idle stop."""
+    """Returns True if the cluster's head no longer exists or does not run Ray, e.g. after an idle stop."""
     if record.state != "up" or record.ssh is None:
         return False
     try:
@@ -70,7 +70,7 @@ def has_ended(record: RayUpRecord) -> bool:
 
 
 def down(record: RayUpRecord, *, say: Say, force: bool = False) -> None:
-    """Ends all nodes; on own hosts, whose machines keep running, stops Ray on each. See `managed_cluster.down`."""
+    """Ends all nodes; on own hosts, which keep running, stops Ray. See `managed_cluster.down`."""
     content: dict[str, Any] = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
     left = []
     # In a container, Ray ends with the container, which `ray down` ends.
@@ -84,13 +84,13 @@ def down(record: RayUpRecord, *, say: Say, force: bool = False) -> None:
     if left:
         text = f"Ray could not be stopped on {'; '.join(left)}"
         if not force:
-            raise ClusterError(f"{text}: repeat `rayscribe cluster down`, with --force where they are gone")
+            raise ClusterError(f"{text}: repeat `rayscribe cluster down`, with --force if they no longer exist")
         say(f"{text}; its local record is removed anyway")
     record.forget(taken_down=not left)
 
 
 def attach_command(record: RayUpRecord, command: str | None, *, terminal: bool) -> list[str]:
-    """Returns the command line of a shell on the head, in its container if it has one, or of a command there.
+    """Returns the command line of a shell or a command on the head, in its container if it has one.
 
     With `terminal`, ssh requests a terminal.
     """
@@ -111,15 +111,15 @@ def up(
     now_s: float,
     restart: bool = False,
 ) -> RayUpRecord:
-    """Starts a cluster, or continues a failed start; updates a running one to the file.
+    """Starts a cluster, continues a failed start, or updates a running cluster to the file.
 
-    The timeout is for `ray up`, and again for waiting for its nodes. Without `idle_stop_minutes` the idle stop is not
-    changed; with `restart`, Ray is restarted on a head on which it runs, and its jobs are lost.
+    The timeout applies to `ray up`, and again to waiting for its nodes. Without `idle_stop_minutes`, the idle stop does
+    not change; with `restart`, Ray is restarted if it runs, and its jobs are lost.
 
     Raises:
-        ClusterError: it did not come up, with the lines that say why; or its head does not respond.
-        ConfigError: the file is not one of `ray up`, or its SSH key is not on this machine.
-        ConflictError: a Ray of this machine has the name, or another command is at work on it.
+        ClusterError: the cluster did not start (the message has relevant output), or its head does not respond.
+        ConfigError: the content is not a file of `ray up`, or its SSH key is not on this machine.
+        ConflictError: a local cluster has the name, or another command starts or ends this cluster.
     """
     name = name_of(content)
     key = (content.get("auth") or {}).get("ssh_private_key")
@@ -140,7 +140,7 @@ def up(
         record = record.model_copy(update={"idle_stop_minutes": minutes})
         record = _bring_up(record, content, runs=runs, timeout_s=timeout_s, say=say)
         if runs and minutes is not None:
-            # The idle stop is part of Ray's start commands, which did not run.
+            # The idle watch is started by Ray's start commands, which did not run.
             command = ["exec", str(record.config_path), start_line(content, minutes), "--no-config-cache"]
             _ray(record, command, "idle-stop.log", timeout_s=STOP_TIMEOUT_S, say=say, doing="starting its idle stop")
         if minutes is not None and idle_stop_minutes is None:
@@ -152,16 +152,16 @@ def up(
 
 
 def check_login(content: Mapping[str, Any]) -> None:
-    """Logs in to the head of own hosts, which exists before `ray up`; a cloud's does not.
+    """Logs in to the head of own hosts; does nothing on a cloud, where the head does not exist before `ray up`.
 
     Raises:
-        ClusterError: it does not respond, or refuses the user; with what ssh says, and a command to try.
+        ClusterError: the head does not respond, or refuses the user; the message has ssh's output and a test command.
     """
     host = content["provider"].get("head_ip")
     if not on_own_hosts(content) or host is None:
         return
     target = ssh_target(content["auth"], str(host))
-    # Without known hosts: the key is checked when the address is recorded.
+    # Without known hosts, since the key is checked once the address is recorded.
     login = run_over_ssh(target, Path(os.devnull), "true", timeout_s=LOGIN_TIMEOUT_S)
     if login.returncode != 0:
         output = login.stderr.strip() or f"exit code {login.returncode}"
@@ -176,14 +176,14 @@ def check_login(content: Mapping[str, Any]) -> None:
 def _bring_up(
     record: RayUpRecord, content: Mapping[str, Any], *, runs: bool, timeout_s: float, say: Say
 ) -> RayUpRecord:
-    """Runs `ray up`, unless the cluster runs as the file says; returns the record with its head."""
+    """Runs `ray up`, unless the cluster runs with the same file; returns the record with the head."""
     if record.ssh is None:
         check_login(content)
-        # Left by a failed start: no head has been trusted yet.
+        # Left by a failed start, in which no head was trusted yet.
         record.known_hosts_path.unlink(missing_ok=True)
     text = yaml.safe_dump(prepared(content, ensure_token(record.name), record.idle_stop_minutes), sort_keys=False)
     unchanged = record.config_path.exists() and record.config_path.read_text(encoding="utf-8") == text
-    # Recorded before anything is started, so that `down` finds what a failed start leaves.
+    # Recorded before anything is started, so that `down` finds the remains of a failed start.
     write_private(record.config_path, text)
     record.write()
     if runs and unchanged:
@@ -200,10 +200,10 @@ def _bring_up(
 def head_runs(record: RayUpRecord, *, restart: bool = False) -> bool:
     """Returns True if Ray runs on the cluster's head, so that a new start would end its jobs.
 
-    With `restart` its jobs may be lost: Ray counts as not running, and only the head's key is checked.
+    With `restart`, jobs may be lost, so this only checks the head's key and returns False.
 
     Raises:
-        ClusterError: the head exists and does not respond, or shows another key.
+        ClusterError: the head exists but does not respond, or has another key.
     """
     if record.ssh is None:
         return False  # no job can have been submitted
@@ -231,15 +231,14 @@ def _ray_listens(record: RayUpRecord, head: SshTarget) -> bool:
         raise ClusterError(changed_text(record.model_copy(update={"ssh": head})))
     if asked.returncode not in (0, 1):
         raise ClusterError(
-            f"the head of {record.name}, {head.host}, cannot be asked whether Ray and jobs run there "
-            f"({asked.stderr.strip()}): repeat the command when it responds, or use --restart, with which its jobs are "
-            "lost"
+            f"it is not known whether Ray runs on the head of {record.name}, {head.host} ({asked.stderr.strip()}): "
+            "repeat the command when it responds, or use --restart, with which its jobs are lost"
         )
     return asked.returncode == 0
 
 
 def responds(record: RayUpRecord) -> bool:
-    """Returns True if the cluster's dashboard responds to its token."""
+    """Returns True if the cluster's dashboard responds and accepts the token."""
     try:
         RayJobs(cluster_address(record.name)).capacity({})
     except ClusterError:
@@ -258,7 +257,7 @@ def _stop_hosts(record: RayUpRecord, content: Mapping[str, Any]) -> Iterator[str
 def _stop_host(record: RayUpRecord, content: Mapping[str, Any], host: str, shell: list[str]) -> str | None:
     target = ssh_target(content["auth"], host)
     if record.ssh is not None and host != content["provider"]["head_ip"]:
-        # Through the head, since workers may not be reachable from here.
+        # Through the head, since this machine may not be able to connect to workers.
         through = shlex.join(ssh_command(record.ssh, record.known_hosts_path)).replace("%", "%%") + " -W %h:%p"
         target = target.model_copy(update={"proxy_command": through})
     stopped = run_over_ssh(target, record.known_hosts_path, shlex.join(shell), timeout_s=STOP_TIMEOUT_S)
@@ -278,7 +277,7 @@ def _ray(record: RayUpRecord, arguments: list[str], log: str, *, timeout_s: floa
 
 
 def _wait_for_nodes(record: RayUpRecord, workers: int, *, timeout_s: float, say: Say) -> None:
-    """Waits until the dashboard responds and the minimum of nodes has joined."""
+    """Waits until the dashboard responds and the minimum number of workers has joined."""
     start_s, seen, problem = time.monotonic(), -1, "no response yet"
     while time.monotonic() - start_s < timeout_s:
         try:
@@ -294,12 +293,12 @@ def _wait_for_nodes(record: RayUpRecord, workers: int, *, timeout_s: float, say:
         time.sleep(POLL_S)
     raise ClusterError(
         f"{record.name} has not come up in {timeout_s:.0f} s: {problem}\n{autoscaler_lines(record)}"
-        f"repeat the command to wait on, or end it: rayscribe cluster down {record.name}"
+        f"repeat the command to keep waiting, or end it: rayscribe cluster down {record.name}"
     )
 
 
 def autoscaler_lines(record: RayUpRecord) -> str:
-    """Returns the head's autoscaler log about nodes that do not come up; "" if it cannot be read."""
+    """Returns lines with errors from the head's autoscaler log; "" if there are none, or it cannot be read."""
     if record.ssh is None:
         return ""
     command = "tail -n 200 /tmp/ray/session_latest/logs/monitor.* | grep -iE 'error|fail|denied|timed out' | tail -n 8"

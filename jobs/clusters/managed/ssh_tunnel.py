@@ -1,6 +1,6 @@
-"""SSH to a head: its remembered key, and a port that is forwarded to its loopback, where its dashboard listens.
+"""SSH to a head: its known host key, and a port that is forwarded to its loopback, where its dashboard listens.
 
-A head with another key than the remembered one is refused.
+A head with another key than the known one is refused.
 """
 
 import os
@@ -18,11 +18,11 @@ from trainers.distributed.local_ray import LOOPBACK, free_ports
 CONNECT_TIMEOUT_S = 20.0
 READY = "rayscribe-is-ready"
 READ_BYTES = 4096
-# A silent connection is closed after three unanswered keepalives, this far apart.
+# Seconds between keepalives; a connection is closed after three unanswered ones.
 ALIVE_INTERVAL_S = 15
 # Timeout of a login that only reads the key.
 LOGIN_TIMEOUT_S = CONNECT_TIMEOUT_S + 10.0
-# Messages of ssh for a host with another key than its remembered one.
+# Messages of ssh for a host with another key than the known one.
 CHANGED = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
 
 
@@ -35,7 +35,7 @@ def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
     """Returns the start of an ssh command line, up to the host; it never prompts."""
     options = {
         "BatchMode": "yes",
-        # The token goes through this connection: a head with another key than at its start is refused.
+        # A head with another key than at its start is refused, since the token goes through this connection.
         "StrictHostKeyChecking": "accept-new",
         "UserKnownHostsFile": in_quotes(known_hosts),
         "ConnectTimeout": f"{CONNECT_TIMEOUT_S:.0f}",
@@ -59,7 +59,7 @@ def run_over_ssh(
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a command in the shell of a host, for at most `timeout_s`; returns its exit code and output.
 
-    The code is 255 if ssh itself failed, and -1 after the timeout, which is then the text of standard error.
+    The code is 255 if ssh itself failed, and -1 after the timeout, with a message as standard error.
     """
     line = [*ssh_command(target, known_hosts), command]
     try:
@@ -72,7 +72,7 @@ class Tunnel:
     """A forwarded port, which keeps its number when the connection is opened again."""
 
     def __init__(self, record: RayUpRecord, *, port: int | None = None):
-        """Opens nothing yet; the record has the head's address. Without a `port`, any free one here is used."""
+        """Opens no connection yet; the record has the head's address. Without a `port`, uses any free local port."""
         assert record.ssh is not None
         self._record, self.ssh = record, record.ssh
         self.port = port if port is not None else free_ports(1)[0]
@@ -88,7 +88,7 @@ class Tunnel:
         return self._process is not None and self._process.poll() is None
 
     def ensure(self) -> None:
-        """Opens the connection if it is closed; raises ClusterError with ssh's own message if the head refuses it."""
+        """Opens the connection if it is closed; raises ClusterError with ssh's message if that fails."""
         with self._lock:
             if not self.alive:
                 self.close()
@@ -120,7 +120,7 @@ class Tunnel:
 
 
 def _says_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
-    """Waits for the head's message that ssh has bound the port, so that no other process there gets the token."""
+    """Returns True once the head's message shows that ssh, and no other process here, listens on the port."""
     assert process.stdout is not None
     output, end = b"", time.monotonic() + timeout_s
     while READY.encode() not in output:
@@ -140,7 +140,7 @@ def key_changed(message: str) -> bool:
 
 
 def check_host_key(record: RayUpRecord) -> None:
-    """Raises ClusterError for a head that shows another key: it may be another machine, and gets no token."""
+    """Raises ClusterError if a head has another key; it may be another machine, which must not get the token."""
     assert record.ssh is not None
     login = run_over_ssh(record.ssh, record.known_hosts_path, "true", timeout_s=LOGIN_TIMEOUT_S)
     if key_changed(login.stderr):
@@ -151,7 +151,7 @@ def changed_text(record: RayUpRecord) -> str:
     """Returns the message about a changed key, with the fix."""
     assert record.ssh is not None
     return (
-        f"the head of {record.name}, {record.ssh.host}, shows another SSH host key than the remembered one: it was "
+        f"the head of {record.name}, {record.ssh.host}, has another SSH host key than the known one: it was "
         "reinstalled, or is another machine, which would get the cluster's token; if its console shows the new key "
         f"(ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub), remove {record.known_hosts_path}"
     )

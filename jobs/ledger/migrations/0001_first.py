@@ -1,5 +1,5 @@
-"""The tables of the first version; a new ledger gets those of jobs.ledger.tables at once."""
+"""The tables of the first version; a new ledger gets the tables in jobs.ledger.tables directly."""
 
-# Named after the version that brought it: a ledger of an unreleased commit is refused, not taken for this one.
+# Named after its version, so that ledgers of unreleased commits, with other revisions, are refused.
 revision = "0.1.0"
 down_revision = None

@@ -1,5 +1,5 @@
 """Migrations of older ledgers' tables, for Alembic.
 
-A new migration is a file here whose `down_revision` is the newest one's `revision`, and the same change in
-jobs.ledger.tables, of which new ledgers are made. There are no downgrades.
+A new migration is a file here whose `down_revision` is the `revision` of the newest, together with the same change in
+jobs.ledger.tables, from which new ledgers are created. There are no downgrades.
 """

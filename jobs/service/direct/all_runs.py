@@ -1,6 +1,6 @@
-"""All runs of a user: those of a queue, and those without one that this user has started.
+"""All runs: those of a queue, and those that this user has started without a queue.
 
-A run is found by its name, its folder or its URL. A run that both know is one run.
+A run is found by its name, its folder or its URL. A run that is in both lists counts once.
 """
 
 import os
@@ -31,14 +31,14 @@ from trainers.errors import ConfigError
 from trainers.run_folder.layout import CONFIG
 from trainers.run_folder.run_register import Registered, all_registered, find_registered, forget
 
-# A storage that does not respond in this time is reported as not reachable. Seconds.
+# A storage that does not respond within this time is reported. Seconds.
 TIMEOUT_S = 5.0
-# Number of the newest runs of a queue among which similar names are searched.
+# Similar names are searched among this number of newest runs of a queue.
 NAMES = 500
 
 
 class AllRuns:
-    """Finds runs by name, folder or URL, and forwards operations to where each is known."""
+    """Finds runs by name, folder or URL, and forwards operations to the queue or to `DirectRuns`."""
 
     def __init__(self, queued: Operations, *, timeout_s: float = TIMEOUT_S):
         self._queued, self._direct = queued, DirectRuns(timeout_s=timeout_s)
@@ -52,7 +52,7 @@ class AllRuns:
         """Returns the run of a name, a folder or a URL.
 
         Raises:
-            NotFoundError: there is none; the message has similar names.
+            NotFoundError: no such run exists; the message has similar names.
             ConflictError: several runs have that name.
         """
         operations, key = self._of(text)
@@ -63,7 +63,7 @@ class AllRuns:
         return operations.attempts(key)
 
     def events(self, text: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Returns the events after a number; of a run without a queue, the entries of its journal."""
+        """Returns the events after a number; for a run without a queue, the entries of its journal."""
         operations, key = self._of(text)
         return operations.events(key, after=after, limit=limit)
 
@@ -83,29 +83,29 @@ class AllRuns:
         return operations.resume(key)
 
     def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
-        """Returns the resources that runs of the queue have held; runs without one are not accounted."""
+        """Returns the resources that runs of the queue have held; runs without a queue are not accounted."""
         return self._queued.usage(by, since_s=since_s, run_id=run_id)
 
     def mean_queued(self, name: str) -> None:
-        """Makes this name stand for the run of the queue from now on, even if another run has it."""
+        """Makes this name refer to the run of the queue from now on, even if another run has the same name."""
         self._found[name] = name
 
     def forget(self, text: str) -> str:
         """Removes a run without a queue from this user's list; returns its folder, which is kept.
 
         Raises:
-            ConflictError: the run is active, or is one of a queue.
+            ConflictError: the run is active, or belongs to a queue.
         """
         found = self.find(text)
         if isinstance(found, str):
-            raise ConflictError(f"{found} is a run of a queue, whose ledger keeps what happened: it stays in the list")
+            raise ConflictError(f"{found} is a run of a queue, whose ledger keeps its history: it stays in the list")
         if found.is_running:
             raise ConflictError(f"{found.name} is running: stop it first (rayscribe stop {found.name})")
         forget(found.url)
         return found.url
 
     def forget_gone(self) -> list[str]:
-        """Removes the runs whose folders are gone, or were never created; returns their folders."""
+        """Removes runs whose folders do not exist from this user's list; returns these folders."""
         gone = self._direct.gone()
         for url in gone:
             forget(url)
@@ -120,7 +120,7 @@ class AllRuns:
         return Page(runs=runs[:limit], next_cursor=cursor_after(position_of(runs[limit - 1])) if more else None)
 
     def _queued_runs(self, wanted: RunFilter, limit: int, cursor: str | None) -> Iterator[Run]:
-        """Yields runs of the queue, newest first, but those that were started again without it; reads page by page."""
+        """Yields runs of the queue, newest first, except runs that were restarted without it; reads page by page."""
         by_url = {known.url: known for known in all_registered()} if wanted.queue is None else {}
         while True:
             page = self._queued.runs(wanted, limit=limit, cursor=cursor)
@@ -130,9 +130,9 @@ class AllRuns:
             cursor = page.next_cursor
 
     def find(self, text: str) -> str | Registered:
-        """Returns the name in the queue, or the register's entry of a run without one; see `run`."""
+        """Returns the name of a run of the queue, or the register's entry of another run; raises like `run`."""
         known = self._known(text)
-        # Its registered start may have changed since.
+        # The run may have been started again since.
         return known if isinstance(known, str) else self._direct.known(known.url)
 
     def _known(self, text: str) -> str | Registered:
@@ -182,7 +182,7 @@ class AllRuns:
 
 
 def _is_later(direct: Registered | None, queued: Run) -> bool:
-    """Returns True if a run of a queue has ended, and was started again without it."""
+    """Returns True if a run of a queue has ended, and was then started again without the queue."""
     if direct is None or queued.ended_s is None:
         return False
     return bool(direct.is_running) or direct.started_s > queued.ended_s

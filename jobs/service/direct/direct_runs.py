@@ -1,4 +1,4 @@
-"""State of runs that were started without a queue, from their folders and drivers."""
+"""State of runs that were started without a queue, read from their folders and drivers."""
 
 import os
 import signal
@@ -32,16 +32,16 @@ from trainers.storage import open_storage
 STOPPED_CODES = (129, 130, 143)
 # Only the newest attempts of a run are shown.
 MAX_ATTEMPTS = 50
-# For a storage of which nothing is known: transient errors are retried for 20 s there.
+# For a folder that a user names; its storage may be new, and transient errors are retried for 20 s. Seconds.
 NAMED_TIMEOUT_S = 60.0
 READ_AT_ONCE = 16
-# The state after each kind of journal entry that determines one.
+# State of a run after each kind of journal entry that determines it.
 STATES = {"opened": RunState.TRAINING, "prepared": RunState.PREPARING_DATA, "finished": RunState.SUCCEEDED}
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Content of a run folder: its journal, and the status of the attempt that is shown.
+    """Content of a run folder: its journal's state, and the attempt to show with its status.
 
     `is_own` is True if the registered driver has begun that attempt.
     """
@@ -53,7 +53,7 @@ class _Found:
 
 
 class DirectRuns:
-    """The runs of this user's register, as `KnownRuns` by the URLs of their folders.
+    """The runs in this user's register; implements `KnownRuns` with the URLs of their folders as keys.
 
     A storage that does not respond in time is skipped for a while.
     """
@@ -63,11 +63,11 @@ class DirectRuns:
         self._unregistered: dict[str, Registered] = {}
 
     def known(self, url: str) -> Registered:
-        """Returns the register's entry of a run's last start; also for one that another user or machine has started.
+        """Returns the register's entry of a run's last start, or one read from the folder of another user's run.
 
         Raises:
             NotFoundError: no run is in the folder.
-            StorageError: its storage does not respond.
+            StorageError: the storage does not respond.
         """
         known = find_registered(url) or self._unregistered.get(url)
         if known is None:
@@ -77,7 +77,7 @@ class DirectRuns:
     def newest_first(
         self, wanted: RunFilter, before: Position | None, is_listed: Callable[[Registered], bool]
     ) -> Iterator[Run]:
-        """Yields the wanted and listed runs after a position of all lists; reads some at a time."""
+        """Yields the runs that are wanted and listed, after a position in all lists; reads READ_AT_ONCE at a time."""
         registered = sorted(all_registered(), key=_position_of, reverse=True)
         waiting = [
             known
@@ -103,7 +103,7 @@ class DirectRuns:
             found = self._folders.read(run, partial(_look, known))
         except RayscribeError as error:
             state = _state_by_code(known)
-            return run.model_copy(update={"state": state, "reason": f"not reachable: {error}"})
+            return run.model_copy(update={"state": state, "reason": f"not readable: {error}"})
         state, reason = _state_of(known, found)
         progress = found.progress or Progress(phase="")
         best = progress.best_wer
@@ -120,7 +120,7 @@ class DirectRuns:
         return run.model_copy(update=shown)
 
     def gone(self) -> list[str]:
-        """Returns folders of registered runs that are empty, and to which no driver is about to write."""
+        """Returns the folders of registered runs without a journal, unless their driver is running."""
 
         def is_gone(known: Registered) -> bool:
             try:
@@ -134,7 +134,7 @@ class DirectRuns:
             return [run.url for run, is_gone in zip(known, pool.map(is_gone, known), strict=True) if is_gone]
 
     def attempts(self, url: str) -> list[Attempt]:
-        """Returns the newest attempts, by number; none if the folder cannot be read."""
+        """Returns the newest attempts, by number; empty if the folder cannot be read."""
         known = self.known(url)
         return self._attempts_of(self._run(known), known)
 
@@ -144,7 +144,7 @@ class DirectRuns:
         return []
 
     def events(self, url: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Returns the entries of its journal as events."""
+        """Returns the entries of the run's journal as events."""
         run = self.run(url)
 
         def read(folder: RunFolder) -> list[Event]:
@@ -155,11 +155,11 @@ class DirectRuns:
     def logs(
         self, url: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
     ) -> LogPage:
-        """Returns the lines of the workers since the cursor; the driver's were printed in its terminal.
+        """Returns the workers' lines since the cursor; the driver's output is only in its terminal.
 
         Raises:
             ConflictError: there is no attempt yet.
-            NotFoundError: there is no such attempt.
+            NotFoundError: the attempt does not exist.
         """
         known = self.known(url)
         run = self._run(known)
@@ -172,10 +172,10 @@ class DirectRuns:
         return read_logs(self._folders, run, chosen, source=source, cursor=cursor, driver_log=_no_driver_log)
 
     def stop(self, url: str) -> Run:
-        """Asks the driver to stop, which saves a last checkpoint first; does nothing for a run that has ended.
+        """Requests the driver's stop, before which it saves a last checkpoint; does nothing if the run has ended.
 
         Raises:
-            ConflictError: its process is not visible from this machine.
+            ConflictError: the driver's process is not visible from this machine.
         """
         known = self.known(url)
         run = self._run(known)
@@ -193,10 +193,10 @@ class DirectRuns:
         return run.model_copy(update={"stop_requested_s": time.time(), "reason": f"stopping · {run.reason}"})
 
     def resume(self, url: str) -> Run:
-        """Raises ConflictError: no service can start the run."""
+        """Raises ConflictError, since no service can start the run."""
         name = self.known(url).name
         raise ConflictError(
-            f"{name} was started without a queue, and is continued where a command runs: rayscribe resume {url}"
+            f"{name} was started without a queue, so only the command line continues it: rayscribe resume {url}"
         )
 
 
@@ -215,14 +215,14 @@ def _is_wanted(known: Registered, wanted: RunFilter) -> bool:
 
 
 def _no_driver_log(start: int, size: int) -> bytes:
-    raise NotFoundError("the driver's output was printed where it was started")
+    raise NotFoundError("the driver's output is not kept in the run folder")
 
 
 def _described(known: Registered) -> Run:
     gang = Gang(num_workers=1, resources_per_worker={})
     with suppress(ValueError):  # written by another version
         gang = gang_of(ScalingPart.model_validate(known.config.get("scaling") or {}))
-        # No queue holds CPUs for Ray Data, which uses the rest of the machine.
+        # Without a queue, no CPUs are held for Ray Data, which uses the rest of the machine.
         gang = gang.model_copy(update={"extra": {}})
     return Run(
         id=known.name,
@@ -253,7 +253,7 @@ def _look(known: Registered, folder: RunFolder) -> _Found:
     progress = progress_of(read_status(folder, attempt))
     trains = next((group.attempt for group in state.groups if group.id == state.group), attempt)
     if trains != attempt and progress is not None and progress.phase == ENDED:
-        # The newest attempt was refused if the one before it has continued since.
+        # If the attempt before has continued since, the newest was refused.
         other = progress_of(read_status(folder, trains))
         if other is not None and other.at_s > progress.at_s:
             attempt, progress = trains, other
@@ -265,7 +265,7 @@ def _look(known: Registered, folder: RunFolder) -> _Found:
 
 def _state_by_code(known: Registered) -> RunState:
     if known.exit_code is None:
-        # Best guess: for a driver that cannot be seen from here, only its folder shows more.
+        # A guess, since only the folder has more about a driver that cannot be seen from here.
         return RunState.FAILED if known.is_running is False else RunState.SETTING_UP
     if known.exit_code in STOPPED_CODES:
         return RunState.STOPPED
@@ -280,8 +280,8 @@ def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
         return PHASES[progress.phase], describe(progress)
     if state.number == 0 and (known.attempt or not known.exit_code):
         never = known.attempt == 0 and known.exit_code is None
-        gone = f"it has written nothing to {known.url}, or that folder is gone" if never else None
-        return _state_by_code(known), gone or f"its folder is gone: {known.url}"
+        gone = f"it has written nothing to {known.url}, or that folder was removed" if never else None
+        return _state_by_code(known), gone or f"its folder does not exist: {known.url}"
     if state.finished is not None and state.finished.attempt == found.attempt:
         return RunState.SUCCEEDED, _finished(known, progress)
     return _state_elsewhere(known, found) if known.is_running is None else _state_ended(known, found)
@@ -291,7 +291,7 @@ def _finished(known: Registered, progress: Progress | None) -> str:
     detail = progress.detail if progress is not None and progress.phase == ENDED else ""
     if detail.startswith("stopped") or (known.is_running is False and known.exit_code != 0):
         again = f"the same command, or `rayscribe resume {known.name}`, completes it"
-        return f"finished; its driver ended before all of it was in the run folder: {again}"
+        return f"finished; its driver ended before the run folder was complete: {again}"
     return detail or "finished"
 
 
@@ -305,7 +305,7 @@ def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:
 
 
 def _state_elsewhere(known: Registered, found: _Found) -> tuple[RunState, str]:
-    """Returns the state of a run whose driver cannot be seen from here, by its status; a silent one has ended."""
+    """Returns the state of a run whose driver cannot be seen from here, from its status; without updates, FAILED."""
     progress = found.progress
     if progress is not None and progress.phase == ENDED:
         stopped = progress.detail.startswith("stopped")
@@ -316,27 +316,27 @@ def _state_elsewhere(known: Registered, found: _Found) -> tuple[RunState, str]:
         newest = found.state.checkpoints[-1].name if found.state.checkpoints else "no checkpoint"
         where = f", on {host_of(known.process)}," if known.process else ""
         return RunState.FAILED, (
-            f"{text} · no update for {format_duration(silent_s)}: its driver{where} is not seen from here, and is "
-            f"taken to have ended · it has {newest}"
+            f"{text} · no update for {format_duration(silent_s)}: its driver{where} cannot be seen from here, and has "
+            f"probably ended · it has {newest}"
         )
     state = PHASES.get(progress.phase, RunState.SETTING_UP) if progress is not None else RunState.SETTING_UP
     return state, text
 
 
 def _attempts(folder: RunFolder, run: Run, known: Registered) -> list[Attempt]:
-    """Returns the newest attempts, by checkpoints that may have been removed since."""
+    """Returns the newest attempts, with checkpoints from the journal, which may have been removed since."""
     state, finished = State(), set[int]()
     resume_from, last_step = dict[int, str](), dict[int, int]()
     for entry in Journal(folder, most_bytes=MAX_JOURNAL_BYTES).entries():
         state = fold(state, entry)
         if state.finished is not None:
-            # Kept here: a later attempt that continues training resets `state.finished`.
+            # Kept here, since a later attempt that continues training resets `state.finished`.
             finished.add(state.finished.attempt)
         if entry["kind"] == "checkpoint":
             made = entry["checkpoint"]
             last_step[made["attempt"]] = max(made["step"], last_step.get(made["attempt"], 0))
-        # Before its own first checkpoint, an attempt uploads those that the one before has left, and drops damaged
-        # ones.
+        # Before its own first checkpoint, an attempt uploads checkpoints that the attempt before has left, and drops
+        # damaged ones.
         if state.attempt not in last_step:
             resume_from.pop(state.attempt, None)
             if state.checkpoints:
@@ -373,10 +373,10 @@ def _attempt(folder: RunFolder, number: int, run: Run, known: Registered, has_fi
 
 
 def _unregistered(url: str) -> Registered:
-    """Returns an entry for a run that another user or machine has started, read from its folder.
+    """Returns an entry, read from its folder, for a run that another user or machine has started.
 
     Raises:
-        NotFoundError: there is none in the folder.
+        NotFoundError: no run is in the folder.
     """
 
     def read() -> tuple[Any, State, float]:
@@ -396,12 +396,12 @@ def _unregistered(url: str) -> Registered:
     except (RayscribeError, *UNREADABLE) as error:
         raise NotFoundError(f"no run can be read in {url}: {error}") from None
     if not isinstance(config, dict) or state.number == 0:
-        raise NotFoundError(f"no run is in {url}: give its folder, or a name that `rayscribe list` shows")
+        raise NotFoundError(f"no run is in {url}: use a run's folder, or a name that `rayscribe list` shows")
     return Registered(url, config, "", began_s, began_s, "", attempt=state.attempt)
 
 
 def events_of(run: Run, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """Yields one event per entry, see `trainers.run_folder.journal`; and how the run ended, unless it finished."""
+    """Yields an event per journal entry, and a last event with the run's end unless the journal has it."""
     number = 0
     before: RunState | None = None
     trained: set[Any] = set()
@@ -423,7 +423,7 @@ def events_of(run: Run, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]
             trained.add(entry.get("attempt"))
         before = state
     if run.state.ended and before not in (None, run.state):
-        # No driver records its own end, which may be a kill.
+        # The journal does not have this end, since a driver may be killed.
         yield Event(
             number=number + 1,
             run_id=run.id,
@@ -448,14 +448,14 @@ def _text(kind: str, entry: Mapping[str, Any], *, again: bool) -> str:
         case "prepared":
             text = f"the data of attempt {entry['attempt']} is prepared"
         case "resized":
-            text = f"from step {entry['step']} on there are {entry['to']} workers, before {entry['from']}"
+            text = f"from step {entry['step']} on {entry['to']} workers, before {entry['from']}"
         case "checkpoint":
             made = entry["checkpoint"]
             metrics = made.get("metrics", {})
             wer, full = metrics.get("eval_wer"), metrics.get("eval_full_context_wer")
             text = f"{made['name']} is stored{'' if wer is None else f' · WER {both_contexts(wer, full)}'}"
         case "quarantined":
-            text = f"{entry['name']} is damaged, and was left out"
+            text = f"{entry['name']} is damaged and was left out"
         case "finished":
             text = f"attempt {entry['attempt']} has finished the run"
         case _:

@@ -175,5 +175,5 @@ def test_the_service_is_scraped_with_its_scheme_path_and_token(tmp_path: Path) -
 
 
 def test_a_service_that_is_no_url_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="localhost:8470 is no URL: set it to one like"):
+    with pytest.raises(ConfigError, match="localhost:8470 is not a URL: use"):
         render_files(settings(tmp_path, token_file=tmp_path / "token", service="localhost:8470"), "")

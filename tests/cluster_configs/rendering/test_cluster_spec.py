@@ -50,7 +50,7 @@ def test_the_provider_decides_which_fields_there_are() -> None:
         ("ray_up={user: me}", "ray_up.provider: missing"),
         ("ray_up.provider=azure", "ray_up.provider: must be one of 'local', 'aws', 'gcp' (got 'azure')"),
         ("ray_up.head_ip=", "ray_up.head_ip: is empty"),
-        ("ray_up.head_ip=10.0.0.300", "ray_up.head_ip: is no IPv4 address"),
+        ("ray_up.head_ip=10.0.0.300", "ray_up.head_ip: is not an IPv4 address"),
         ("ray_up.head_ip=10.0.0.2", "ray_up: head_ip and worker_ips name 10.0.0.2 twice"),
         ("name=My_Cluster", "name: String should match pattern"),
         ("ray_up={provider: local}", "ray_up.head_ip: missing; --set ray_up.head_ip=… or write it in the file"),
@@ -67,7 +67,7 @@ def test_the_provider_decides_which_fields_there_are() -> None:
         ),
         ("exports.RAY_AUTH_MODE=none", "exports.RAY_AUTH_MODE: is set by the rendered file"),
         ("name=Speech", "name: "),
-        ('storage="/shared\\nruns"', "storage: holds a line break"),
+        ('storage="/shared\\nruns"', "storage: contains a line break"),
         ("secrets.HF_TOKEN={client_file: hub}", "secrets.HF_TOKEN.client_file: "),
         ("kubernetes.tolerations={spot: []}", "kubernetes.tolerations.spot: no such pool; there are hosts"),
     ],
@@ -87,7 +87,7 @@ def test_a_secret_is_refused_and_not_repeated(override: str) -> None:
 
 def test_a_container_on_the_head_of_own_hosts_needs_the_key_to_the_workers() -> None:
     message = message_for("image=a/b:1", "ray_up.private_key=null")
-    assert "ray_up.private_key: missing; Ray copies it to the head" in message
+    assert "ray_up.private_key: missing; with image, the head has no other key" in message
 
 
 def test_aws_needs_an_image_whose_driver_is_new_enough() -> None:

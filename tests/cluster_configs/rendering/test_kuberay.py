@@ -198,8 +198,8 @@ def test_a_folder_is_a_volume_that_all_pods_share() -> None:
         ("kubernetes.storage_claim=runs", "kubernetes.storage_claim: storage is s3://"),
         ("image=null", "image: missing"),
         ("pools.train.spot=true", "kubernetes.node_selectors.train: missing; the pool is spot"),
-        ("secrets.A={env: A}", "secrets.A: pods have Secrets"),
-        ("exports.PATH=/opt/bin:$PATH", "exports.PATH: /opt/bin:$PATH: pods replace no variables"),
+        ("secrets.A={env: A}", "secrets.A: pods read Kubernetes Secrets"),
+        ("exports.PATH=/opt/bin:$PATH", "exports.PATH: /opt/bin:$PATH: pods do not expand variables"),
     ],
 )
 def test_what_pods_cannot_have_is_refused(override: str, says: str) -> None:

@@ -167,8 +167,8 @@ def test_the_path_of_a_secret_is_no_command(file: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "override", "says"),
     [
-        ("local.yaml", "secrets={A: {env: A}}", "secrets.A: `ray up` brings no variables"),
-        ("local.yaml", "secrets={A: {kubernetes: a}}", "secrets.A: `ray up` brings no variables"),
+        ("local.yaml", "secrets={A: {env: A}}", "secrets.A: `ray up` copies neither variables"),
+        ("local.yaml", "secrets={A: {kubernetes: a}}", "secrets.A: `ray up` copies neither variables"),
         ("aws.yaml", "secrets={A: {file: /run/secrets/a}}", "secrets.A.file: /run/secrets/a is not in the container"),
         ("gaudi.yaml", "ray_up.run_options=[]", "storage: /shared/rayscribe is not in the container"),
     ],

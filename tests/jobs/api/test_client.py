@@ -325,7 +325,7 @@ def test_the_token_is_found_where_it_is_nearest(token_home: Path, monkeypatch: p
 @pytest.mark.parametrize("content", [b"", b"two words", "rsk_ü".encode(), b"\xff\xfe", b"a\nb"])
 def test_a_file_that_holds_no_token_is_refused_without_showing_it(token_home: Path, content: bytes) -> None:
     (token_home / "token").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"token holds no token") as raised:
+    with pytest.raises(ConfigError, match=r"token does not have a token") as raised:
         find_token(SERVICE)
     assert "words" not in str(raised.value)
 

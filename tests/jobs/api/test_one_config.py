@@ -86,14 +86,14 @@ REFUSED: dict[str, tuple[Change, str]] = {
             at("config.run.storage_path", "s3://bucket/runs"),
             at("config.job.runtime_env.env_vars", {"AWS_ENDPOINT_URL_S3": "http://10.9.8.7:9000"}),
         ),
-        "AWS_ENDPOINT_URL_S3 would choose the server of run.storage_path for the job alone",
+        "AWS_ENDPOINT_URL_S3 would set the server of run.storage_path for the job only",
     ),
     "another account for the job's storage": (
         both(
             at("config.run.storage_path", "az://container/runs"),
             at("config.job.runtime_env.env_vars", {"AZURE_STORAGE_ACCOUNT_NAME": "other"}),
         ),
-        "AZURE_STORAGE_ACCOUNT_NAME would choose the server of run.storage_path for the job alone: set run.az_account",
+        "AZURE_STORAGE_ACCOUNT_NAME would set the server of run.storage_path for the job only: set run.az_account",
     ),
     "no name": (at("config.run.name", None), "run.name: missing"),
     "a name that is a path": (at("config.run.name", "../two"), "run.name: must begin with"),

@@ -111,7 +111,7 @@ def test_a_list_has_the_runs_without_a_queue_too(ledger: Ledger, tmp_path: Path)
     shown = run("status", "by-hand").output
     assert "  started    " in shown and f"  gang       1 worker, 1 CPU in total\n  run folder {known.url}\n" in shown
     printed = run("logs", "by-hand").output
-    assert printed.startswith("by-hand was started without a queue: it prints in its terminal only, unless")
+    assert printed.startswith("by-hand was started without a queue: its output is only in its terminal, unless")
     assert run("wait", known.url).exit_code == 130
     assert run("forget", "by-hand").output == f"forgotten: {known.url}\n"
     assert "by-hand" not in run("list").output

@@ -65,7 +65,7 @@ def test_a_cluster_that_an_idle_stop_has_ended_is_shown_so_and_needs_no_force(
     # The host responds, and nothing of Ray listens there.
     (tmp_path / "ssh").write_text('#!/bin/sh\ncase "$*" in *proc/net/tcp*) exit 1;; esac\nexit 255\n')
     assert main(["cluster", "status"]) == 0
-    assert "hosts  ray-up  ended  no Ray runs on its head any more" in capsys.readouterr().out
+    assert "hosts  ray-up  ended  Ray no longer runs on its head" in capsys.readouterr().out
     assert main(["cluster", "down", "hosts"]) == 0
     assert find_record("hosts") is None
 

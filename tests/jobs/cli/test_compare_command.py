@@ -85,7 +85,7 @@ def test_a_score_at_the_full_context_stands_next_to_the_one_that_is_compared(
     assert (systems["small"]["full_context_rate"], systems["large"]["full_context_rate"]) == (41.5, None)
     page = tmp_path / "page.html"
     result = CliRunner().invoke(app, ["compare", *runs, "--html", str(page)])
-    both = "small: WER 25.00% short context, 41.50% full context; it is compared at the short one"
+    both = "small: WER 25.00% short context, 41.50% full context; the comparison uses the short context"
     assert both in result.output.splitlines()
     assert "Full context" in page.read_text() and "41.50%" in page.read_text()
     # Of another normalizer than that of the score, it is not known.

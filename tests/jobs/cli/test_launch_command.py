@@ -35,7 +35,7 @@ def test_a_recipe_is_written_and_replaced_only_where_that_is_asked_for(
         (["--write", "run.yaml", "--set", "script.stop_grace_s=0"], "script.stop_grace_s"),
         (["--write", "run.yaml", "--set", "job.prioritty=1"], "job.prioritty: unknown key"),
         (["--write", "run.yaml", "--submit"], "leave out --submit"),
-        (["--force"], "--force replaces the file of --write"),
+        (["--force"], "--force is for --write, whose file it replaces"),
     ],
 )
 def test_what_cannot_be_written_leaves_nothing(

@@ -84,7 +84,7 @@ class TestInit:
         assert main(["init", "../speech"]) == 2
         message = capsys.readouterr().err
         assert "speech.yaml, speech-manifests/train.jsonl" in message
-        assert "already exists: name another file (--out other.yaml), or give --force" in message
+        assert "already exists: use another file (--out other.yaml), or add --force" in message
         assert Path("speech.yaml").read_text() == "mine"
         assert main(["init", "../speech", "--force"]) == 0
         assert Path("speech.yaml").read_text() != "mine"
@@ -113,8 +113,8 @@ class TestInit:
                 2,
                 "--language 'Englsh': Whisper has no token for 'Englsh'; did you mean English? A language",
             ),
-            (["../speech", "--encoding", "latin-99"], 2, "--encoding latin-99: no encoding of text that Python knows"),
-            (["../speech", "--model", "gpt"], 2, "--model gpt: give scratch, a folder of a Whisper"),
+            (["../speech", "--encoding", "latin-99"], 2, "--encoding latin-99: not a text encoding of Python"),
+            (["../speech", "--model", "gpt"], 2, "--model gpt: use scratch, or a Whisper's folder"),
         ],
     )
     def test_what_cannot_be_done_is_said_and_nothing_is_written(

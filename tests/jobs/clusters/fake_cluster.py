@@ -40,7 +40,7 @@ class FakeCluster:
         if request.submission_id in self.breaks:
             raise TypeError("odd")
         if self.takes_no_jobs:
-            raise JobLostError("http://fake takes no jobs")
+            raise JobLostError("http://fake accepts no jobs")
         self.submits.append(request.submission_id)
         if (job := self.jobs.get(request.submission_id)) is not None:
             if job.request.metadata[METADATA_UID] != request.metadata[METADATA_UID]:

@@ -48,7 +48,7 @@ def test_a_cluster_without_agents_is_waited_for_once_and_then_says_what_holds_th
     monkeypatch.setattr(RayJobs, "_start", start)
     jobs = RayJobs("http://127.0.0.1:9")
     request = contract_request("one", "pass", address="http://127.0.0.1:9")
-    with pytest.raises(JobLostError, match=f"takes no jobs .*{NO_AGENT}") as error:
+    with pytest.raises(JobLostError, match=f"accepts no jobs .*{NO_AGENT}") as error:
         jobs.submit(request)
     assert (clash or AGENT_CLASH) in str(error.value)
     first = len(tries)

@@ -148,9 +148,9 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("url", "words"),
         [
-            ("", "no URL"),
-            ("ledger.db", "no URL"),
-            ("/var/lib/ledger.db", "no URL"),
+            ("", "not a URL"),
+            ("ledger.db", "not a URL"),
+            ("/var/lib/ledger.db", "not a URL"),
             ("sqlite://", "not a file's path"),
             ("sqlite:///", "not a file's path"),
             ("sqlite:///:memory:", "not a file's path"),
@@ -158,7 +158,7 @@ class TestRefusals:
             ("sqlite://host/x.db", "not a file's path"),
             ("sqlite:///var/lib/ledger.db", "a relative path; an absolute one has four slashes: sqlite:////"),
             ("mysql://u:hush@h/d", "the ledger's database is mysql://u:***@h/d; write"),
-            ("postgresql://u:hush@h:port/d", "no URL"),
+            ("postgresql://u:hush@h:port/d", "not a URL"),
             ("postgresql+asyncpg://u:hush@h/d", "the ledger's database is postgresql+asyncpg://u:***@h/d; write"),
         ],
     )

@@ -173,7 +173,7 @@ def test_an_empty_ledger_has_one_empty_page(ledger: Ledger) -> None:
     ],
 )
 def test_a_cursor_that_no_page_gave_is_refused(filled: Filled, cursor: str) -> None:
-    with pytest.raises(ConfigError, match="not one that a list has ended with"):
+    with pytest.raises(ConfigError, match="not the cursor of a list"):
         filled.ledger.runs(cursor=cursor)
 
 

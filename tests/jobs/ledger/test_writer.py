@@ -121,9 +121,9 @@ class TestAttempts:
         add(ledger, "other")
         with ledger.write() as writer:
             writer.open_attempt(make_attempt("r"))
-        with pytest.raises(ConflictError, match="attempt 1 of r as new: that is attempt 1 of r"):
+        with pytest.raises(ConflictError, match="attempt 1 of r as new: already exists as attempt 1 of r"):
             open_one(ledger, "r", submission_id="new")
-        with pytest.raises(ConflictError, match="attempt 1 of other as r-a1: that is attempt 1 of r already"):
+        with pytest.raises(ConflictError, match="attempt 1 of other as r-a1: already exists as attempt 1 of r"):
             open_one(ledger, "other", submission_id="r-a1")
         assert ledger.attempts("other") == []
 

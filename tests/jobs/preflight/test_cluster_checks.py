@@ -89,7 +89,7 @@ class TestOpenDashboard:
         with dashboard_at("127.0.0.1") as dashboard:
             finding = single_finding(OPEN_DASHBOARD, context_of(tmp_path, address=dashboard.url))
         assert finding.level == "ok"
-        assert "reached from its own machine only" in finding.text
+        assert "accepts connections from its own machine only" in finding.text
 
     def test_one_on_all_interfaces_is_found_through_loopback_too(self, tmp_path: Path) -> None:
         with dashboard_at("0.0.0.0") as dashboard:
@@ -98,7 +98,7 @@ class TestOpenDashboard:
             for address in (dashboard.url, outside):
                 finding = single_finding(OPEN_DASHBOARD, context_of(tmp_path, address=address))
                 assert finding.level == "warning"
-                assert f"{outside} lets anybody who reaches it run code on the cluster" in finding.text
+                assert f"{outside} lets anybody who can connect run code on the cluster" in finding.text
                 assert "RAY_AUTH_MODE=token" in finding.text
 
 

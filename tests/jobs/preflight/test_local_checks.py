@@ -31,7 +31,7 @@ class TestWorkingDir:
         (root / "weights.bin").write_bytes(os.urandom(101 * 1024**2))
         finding = single_finding(WORKING_DIR, context_of(tmp_path))
         assert finding.level == "error"
-        assert "Ray takes a zip of less than 100 MiB" in finding.text
+        assert "Limits are 100 MiB as a zip" in finding.text
         assert "weights.bin 101.0 MiB" in finding.text
         assert ".rayignore" in finding.text
 
@@ -144,7 +144,7 @@ class TestStoragePath:
             (None, 2, "error", "/ray_results, on a cluster of 2 nodes"),
             ("/tmp/runs", 3, "error", "/tmp/runs, on a cluster of 3 nodes or more"),
             ("/tmp", 3, "error", "give a folder that all nodes share, or a bucket"),
-            ("/tmpfiles/runs", 3, "skipped", "`rayscribe preflight` checks it on each of them"),
+            ("/tmpfiles/runs", 3, "skipped", "`rayscribe preflight` checks it on each node"),
             ("/mnt/runs", 3, "skipped", "whether /mnt/runs is the same folder on all 3 nodes"),
         ],
     )

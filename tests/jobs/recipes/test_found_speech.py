@@ -125,9 +125,7 @@ class TestManifests:
             look(corpus)
         with pytest.raises(DataError, match=r"is not ascii: correct --encoding, or save it as UTF-8"):
             look(corpus, "ascii")
-        with pytest.raises(
-            ConfigError, match=r"--encoding latin-9000: no encoding of text that Python knows: give lat"
-        ):
+        with pytest.raises(ConfigError, match=r"--encoding latin-9000: not a text encoding of Python: use lat"):
             look(corpus, "latin-9000")
         assert texts_of(look(corpus, encoding)) == {ALL: ["café; crème", *TEXTS[1:]]}
 
@@ -329,8 +327,12 @@ def empty_manifest(folder: Path) -> str:
         ),
         (empty_transcripts, ConfigError, "each .txt is empty"),
         (other_encoding, DataError, r"a.txt: byte 2 \(line 1\) is not UTF-8.* --encoding"),
-        (saved, ConfigError, "a data set that `datasets` has saved: copy a recipe .* data.dataset.name: /"),
-        (lambda folder: str(record(folder, ["a.wav"]) / "a.wav"), ConfigError, "its ending is none of a manifest"),
+        (saved, ConfigError, "a data set saved by `datasets`: copy a recipe .* data.dataset.name: /"),
+        (
+            lambda folder: str(record(folder, ["a.wav"]) / "a.wav"),
+            ConfigError,
+            "its extension is not that of a manifest",
+        ),
         (empty_manifest, DataError, "all.csv: it has no rows"),
         (lambda folder: f"{folder}/nowhere", ConfigError, "nowhere: no such file or folder: name a folder of"),
         (lambda folder: "kaldi:", ConfigError, "kaldi: stands before a path"),

@@ -83,7 +83,7 @@ def test_on_a_laptop_a_tiny_model_is_tuned_at_a_short_context(manifest: Path, tm
     assert paths == {str(path) for path in tmp_path.rglob("*.wav")}
     assert recipe.run_folder == "~/ray_results/sr"
     assert recipe.messages[-1].startswith(
-        "weights: the first training fetches them from the Hub (151.0 MB); a new model"
+        "weights: the first training downloads them from the Hub (151.0 MB); a new model"
     )
     assert recipe.messages[0] == f"{manifest}: a manifest, 18 clips, 27 s, of up to 2.0 s"
 
@@ -150,7 +150,7 @@ def test_a_laptop_takes_some_clips_of_a_large_corpus(tmp_path: Path) -> None:
         "validation": 100,
         "test": 100,
     }
-    assert "train: 2,400 of 3,000 clips are used: as many as this machine takes in minutes" in recipe.messages
+    assert "train: 2,400 of 3,000 clips are used, so that this machine needs only minutes" in recipe.messages
 
 
 def test_a_test_set_that_is_missing_is_drawn_from_train(tmp_path: Path) -> None:
@@ -168,12 +168,12 @@ def test_speakers_and_texts_that_splits_share_are_told(tmp_path: Path) -> None:
         rows = [f"{split}/{n:03d}.wav,{text},ana,en" for n, text in enumerate(TEXTS[:3])]
         manifest.write_text("\n".join(["path,text,speaker,language", *rows, ""]), encoding="utf-8")
     said = made(tmp_path / "speech", SERVER, tmp_path / "sr.yaml").messages
-    assert "warning: speakers of test that are in train, too: 1" in said
+    assert "warning: speakers of test that are also in train: 1" in said
     assert not [line for line in said if line.startswith("warning: recordings")]
     (tmp_path / "speech" / "test.csv").write_bytes((tmp_path / "speech" / "train.csv").read_bytes())
     said = made(tmp_path / "speech", SERVER, tmp_path / "sr.yaml").messages
-    assert "warning: recordings of test that are in train, too: 3; take them out of one" in said
-    assert "warning: clips of validation whose texts are in train, too: 3 of 3" in said
+    assert "warning: recordings of test that are also in train: 3; remove them from one" in said
+    assert "warning: clips of validation whose texts are also in train: 3 of 3" in said
 
 
 def test_recordings_elsewhere_are_named_by_where_they_are(manifest: Path, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_one_recording_in_many_rows_is_too_little(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path, TEXTS[:1], durations_s=[1.0])
     header, row = manifest.read_text(encoding="utf-8").splitlines()
     manifest.write_text("\n".join([header, *[row] * 5, ""]), encoding="utf-8")
-    with pytest.raises(DataError, match="1 clips, and at least 3 are needed"):
+    with pytest.raises(DataError, match="1 clips, but at least 3 are needed"):
         made(manifest, LAPTOP, tmp_path / "sr.yaml")
 
 
@@ -260,7 +260,7 @@ def test_few_clips_to_score_are_told(manifest: Path, tmp_path: Path) -> None:
 
 def test_two_clips_are_too_few(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path, TEXTS[:2], durations_s=[1.0] * 2)
-    with pytest.raises(DataError, match="2 clips, and at least 3 are needed"):
+    with pytest.raises(DataError, match="2 clips, but at least 3 are needed"):
         made(manifest, LAPTOP, tmp_path / "sr.yaml")
 
 
@@ -306,7 +306,7 @@ class TestLanguage:
         ids=lambda texts: texts[0],
     )
     def test_texts_that_do_not_are_an_error_with_an_example(self, texts: list[str]) -> None:
-        with pytest.raises(ConfigError, match=r"do not say which language .* name it, e.g. --language"):
+        with pytest.raises(ConfigError, match=r"cannot be detected .* name it, e.g. --language"):
             self.of(texts)
         assert self.of(texts, given="hindi") == "hindi"
 
@@ -382,15 +382,15 @@ class TestGivenModel:
         assert found.name == str(tmp_path)
         assert found.weights == pytest.approx(39e6, rel=0.1)
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "wav2vec2"}))
-        with pytest.raises(ConfigError, match="the model is wav2vec2, and init writes recipes of Whispers"):
+        with pytest.raises(ConfigError, match="the model is wav2vec2, but init needs a Whisper"):
             read_given_model(str(tmp_path))
         (tmp_path / "config.json").unlink()
-        with pytest.raises(ConfigError, match=r"no config.json that can be read"):
+        with pytest.raises(ConfigError, match=r"its config.json cannot be read"):
             read_given_model(str(tmp_path))
 
     @pytest.mark.parametrize("text", ["facebook/wav2vec2-base", "nowhere", "openai/whisper-giant"])
     def test_another_is_refused(self, text: str) -> None:
-        with pytest.raises(ConfigError, match=f"--model {text}: give scratch, a folder of a Whisper"):
+        with pytest.raises(ConfigError, match=f"--model {text}: use scratch, or a Whisper's folder"):
             read_given_model(text)
 
     def test_an_english_whisper_has_no_language(self, tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ class TestGivenModel:
         recipe = made(manifest, LAPTOP, tmp_path / "en.yaml", model="tiny.en")
         assert "language" not in yaml.safe_load(recipe.texts[recipe.recipe])["model"]
         made(manifest, LAPTOP, tmp_path / "en.yaml", model="tiny.en", language="English")
-        with pytest.raises(ConfigError, match=r"--language 'Serbian': openai/whisper-tiny\.en knows English"):
+        with pytest.raises(ConfigError, match=r"--language 'Serbian': openai/whisper-tiny\.en is for English"):
             made(manifest, LAPTOP, tmp_path / "en.yaml", model="tiny.en", language="Serbian")
 
     def test_a_folder_next_to_the_recipe_is_named_from_there(self, manifest: Path, tmp_path: Path) -> None:

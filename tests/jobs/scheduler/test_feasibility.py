@@ -45,8 +45,8 @@ class TestNeverFits:
         )
         on = cluster(15, nodes=[{"GPU": 3}] * 5)
         assert self.reason_for(7, {"GPU": 2}, on, fewest=2) == (
-            f"scaling.num_workers.max 7 × (2 GPU): the nodes of the cluster at {HERE} hold at most 5 such workers; "
-            "set scaling.num_workers.max to at most 5 (min 2 fits), or smaller scaling.resources_per_worker"
+            f"scaling.num_workers.max 7 × (2 GPU): the nodes of the cluster at {HERE} have room for at most 5 such "
+            "workers; set scaling.num_workers.max to at most 5 (min 2 fits), or smaller scaling.resources_per_worker"
         )
 
     def test_an_elastic_run_whose_fewest_workers_do_not_fit(self) -> None:
@@ -73,7 +73,7 @@ class TestNeverFits:
         on = Capacity(total={"GPU": 10.0, "accelerator_type:A100": 1.0}, can_grow_to={}, nodes=tuple(nodes))
         text = self.reason_for(3, {"GPU": 1, "accelerator_type:A100": 0.001}, on)
         assert text is not None
-        assert "hold at most 2 such workers; set scaling.num_workers to at most 2" in text
+        assert "have room for at most 2 such workers; set scaling.num_workers to at most 2" in text
         assert self.reason_for(2, {"GPU": 1, "accelerator_type:A100": 0.001}, on) is None
 
     def test_one_worker_that_is_more_than_there_is(self) -> None:
@@ -127,8 +127,8 @@ class TestNeverFits:
     def test_more_whole_workers_than_the_nodes_have_places(self) -> None:
         on = cluster(9, nodes=[{"GPU": 3}] * 3)
         assert self.reason_for(4, {"GPU": 2}, on) == (
-            f"scaling.num_workers 4 × (2 GPU): the nodes of the cluster at {HERE} hold at most 3 such workers; "
-            "set scaling.num_workers to at most 3, or smaller scaling.resources_per_worker"
+            f"scaling.num_workers 4 × (2 GPU): the nodes of the cluster at {HERE} have room for at most 3 such "
+            "workers; set scaling.num_workers to at most 3, or smaller scaling.resources_per_worker"
         )
 
     def test_a_node_that_may_be_added_may_hold_all_that_is_added(self) -> None:

@@ -230,7 +230,7 @@ def test_a_run_on_a_cluster_that_is_gone_is_stopped_once_that_was_tried_long_eno
     run = harness.ledger.run("one")
     assert (run.state, run.exit_code) == (RunState.STOPPED, 143)
     assert run.reason == (
-        "stopped; no checkpoint was made; its cluster could not be reached, so its job may still be running there: "
+        "stopped; no checkpoint was made; its cluster did not respond, so its job may still be running there: "
         "http://fake: no response"
     )
     harness.check_history()
@@ -466,9 +466,9 @@ def test_a_run_is_stopped_at_once_where_its_cluster_takes_no_jobs(harness: Contr
     harness.cluster.takes_no_jobs = True
     controller = harness.controller()
     controller.round()
-    assert harness.ledger.run("one").reason == "http://fake takes no jobs; retrying"
+    assert harness.ledger.run("one").reason == "http://fake accepts no jobs; retrying"
     harness.ledger.requests.request_stop("one", by="ana", at_s=harness.now_s)
     controller.round()
     run = harness.ledger.run("one")
     assert run.state == RunState.STOPPED
-    assert "no job of it is running: http://fake takes no jobs" in run.reason
+    assert "none of its jobs is running: http://fake accepts no jobs" in run.reason

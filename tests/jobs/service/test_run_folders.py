@@ -89,7 +89,7 @@ def test_no_checkpoint_is_told_from_a_folder_that_cannot_be_read(tmp_path: Path)
     elsewhere = sample_run(run_folder="hdfs://bucket/runs/sr")
     assert "the service cannot read the run folder: " in folders.resume_text(elsewhere)
     assert folders.left_text(elsewhere).startswith(
-        "the service cannot read hdfs://bucket/runs/sr, so what it left is not known: "
+        "the service cannot read hdfs://bucket/runs/sr, so its last checkpoint is not known: "
     )
 
 

@@ -109,7 +109,7 @@ def test_a_variable_that_nobody_sets_is_named_with_both_fixes(tmp_path: Path) ->
     with pytest.raises(
         ConfigError,
         match=r"names the variable SPEECH, which is set neither here nor for the job: "
-        r"export SPEECH=…, or give it under job.runtime_env.env_vars",
+        r"export SPEECH=…, or set it in job.runtime_env.env_vars",
     ):
         load(tmp_path, data=data)
 

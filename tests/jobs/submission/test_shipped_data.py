@@ -313,7 +313,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "folder of datasets": (folder_of_datasets, r"data\.mix: saved\.dataset\.name is the folder "),
     "plug-in": (
         lambda laptop: {"mix": [{"name": "tar", "source": {"name": "tar"}}]},
-        r"data\.mix: tar\.source is tar, and data\.ship carries manifests",
+        r"data\.mix: tar\.source is tar, but data\.ship is for manifests",
     ),
     "variable of the nodes": (
         lambda laptop: {"train": "${SPEECH}/train.csv"},
@@ -325,7 +325,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "prefixes for the nodes": (
         lambda laptop: {"train": "s3://bucket/train.csv", "path_prefix": {"/home/": "/mnt/"}},
-        r"data\.train is s3://bucket/train\.csv, .* data\.path_prefix counts on this machine: take it out",
+        r"data\.train is s3://bucket/train\.csv, .* data\.path_prefix is for paths of this machine: remove it",
     ),
 }
 

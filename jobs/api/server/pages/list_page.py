@@ -1,4 +1,4 @@
-"""The pages of all runs: their list, the comparison of those ticked in it, and queues with their usage.
+"""The pages of all runs: the list, the comparison of runs that are ticked in it, and queues with their usage.
 
 The list is filtered, shown in pages, and kept up to date while it is open.
 """
@@ -30,11 +30,11 @@ GROUPS: Mapping[str, frozenset[RunState]] = {"waiting": WAITING, "running": HOLD
 CHOICES = (*GROUPS, *RunState)
 # Limit of a comparison.
 MOST_RUNS = 8
-# Limit of one run's score files; those of a hundred thousand utterances have a quarter of this.
+# Limit of one run's score files; a hundred thousand utterances need a quarter of this.
 MAX_SCORES_BYTES = 64 << 20
 TIMEOUT_S = 30.0
 SECONDS_PER_DAY = 86_400.0
-# Days by their name in the page's form; None: all time.
+# Days by their name in the page's form; None for all time.
 PERIODS: dict[str, float | None] = {"1": 1.0, "7": 7.0, "30": 30.0, "90": 90.0, "all": None}
 SHOWN: tuple[UsageBy, ...] = ("user", "queue")
 
@@ -42,7 +42,7 @@ router = APIRouter()
 
 
 class ListQuery(QueryString):
-    """Filters and paging, as the page's form sends them; an empty field filters nothing."""
+    """Filters and paging, as the page's form sends them; an empty field does not filter."""
 
     state: str = Field("", max_length=50)
     queue: Filter = ""
@@ -58,7 +58,7 @@ class ListQuery(QueryString):
             try:
                 states = frozenset({RunState(self.state)})
             except ValueError:
-                raise ConfigError(f"state {self.state!r} does not exist: choose of {', '.join(CHOICES)}") from None
+                raise ConfigError(f"state {self.state!r} does not exist: choose one of {', '.join(CHOICES)}") from None
         return RunFilter(states or (), self.queue or None, self.user or None, self.tag or None)
 
     def with_cursor(self, cursor: str | None) -> str:
@@ -119,7 +119,7 @@ def show_comparison(
 def _system(name: str, split: str, folder: RunFolder) -> System:
     size_bytes = sum(entry.size_bytes for entry in folder.storage.list_files(EVALUATION))
     if size_bytes > MAX_SCORES_BYTES:
-        raise StorageError(f"{folder.url}: its scores are too large for a page: `rayscribe compare` compares them")
+        raise StorageError(f"{folder.url}: its scores are too large for a page: use `rayscribe compare`")
     return System.of_folder(name, folder, split)
 
 

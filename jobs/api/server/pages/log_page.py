@@ -1,4 +1,4 @@
-"""The log of a run, which the page follows: each part ends with an element that requests the next one."""
+"""The log of a run, which the page follows: each part ends with an element that requests the next part."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from trainers.errors import StorageError
 
 # Only the last lines of each part are shown; `rayscribe logs` prints all.
 LINES = 500
-# A part with this many lines is not the newest: the next one is requested at once.
+# After a part with more lines than this, newer lines are likely, so the next part is requested at once.
 MANY_LINES = 2000
 POLL, AT_ONCE, LATER = "every 2s", "load delay:50ms", "every 5s"
 
@@ -28,7 +28,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class LogPart:
-    """Lines of a log, and when the next part is requested from which URL; None if there is no next part."""
+    """Lines of a log, with URL and trigger (htmx) of the next part; `next_url` is None if there is no next part."""
 
     attempt: int | None
     lines: list[LogLine]
@@ -39,20 +39,20 @@ class LogPart:
 
 
 class PartQuery(LogsQuery):
-    """Query of a part of the log: as that of the API, and `follow`, with which later attempts are read, too."""
+    """Query of a part of the log: the API's fields, and `follow`, which also shows later attempts."""
 
     follow: bool = False
 
     @property
     def follows(self) -> bool:
-        """True if later attempts are read, too."""
+        """True if later attempts are shown too."""
         return self.follow or self.attempt is None
 
 
 @router.get("/logs/{key:path}")
 @in_threads("logs")
 def show_logs(request: Request, key: KeyDep, query: Annotated[PartQuery, Query()], runs: RunsDep) -> Response:
-    """Shows the lines since the cursor: to htmx only these, else as a page."""
+    """Shows the lines since the cursor, as a part of a page for htmx, otherwise as a page."""
     part = _part(runs, key, query)
     template = "log_part.html.j2" if "hx-request" in request.headers else "logs.html.j2"
     return page(request, template, title=f"Log of {key}", key_text=key, part=part)
@@ -82,4 +82,4 @@ def _part(runs: RunOperations, key: str, query: PartQuery) -> LogPart:
     if run is not None and not run.state.ended:  # another attempt may follow
         return part("", next_part(found.attempt, found.cursor), LATER)
     is_empty = not found.lines and not query.cursor
-    return part(f"end of attempt {found.attempt}{': nothing was kept of what it printed' if is_empty else ''}")
+    return part(f"end of attempt {found.attempt}{': its output was not kept' if is_empty else ''}")

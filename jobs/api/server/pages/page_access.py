@@ -1,9 +1,9 @@
-"""Access to the pages: by a token in a cookie that no script can read and no other site's request carries.
+"""Access to the pages by a token in a cookie, which scripts cannot read and other sites' requests do not contain.
 
-Only the pages use the cookie. The API takes no cookie, so that no page of another site can use it. Every change is a
-POST, which is accepted only from these pages, however a browser treats SameSite. Requests are told apart as by Go's
-net/http.CrossOriginProtection: by Sec-Fetch-Site, or if that is missing (old browsers, plain HTTP), by Origin and
-Host.
+Only the pages use the cookie. The API ignores cookies, so that no page of another site can use it. Every change is a
+POST, which is accepted only from these pages, however a browser treats SameSite. Like Go's
+net/http.CrossOriginProtection, this checks Sec-Fetch-Site or, if that is missing (old browsers, plain HTTP), Origin
+and Host.
 """
 
 import hmac
@@ -28,7 +28,7 @@ SIGN_IN = f"{UI}/sign-in"
 COOKIE = "rayscribe_token"
 MAX_AGE_S = 30 * 86_400
 UNKNOWN = "This token is not known: it was revoked, or belongs to another service."
-USED = "This address was opened before, or is of an earlier `rayscribe ui`."
+USED = "This address was opened before, or belongs to an earlier `rayscribe ui`."
 
 router = APIRouter()
 
@@ -39,7 +39,7 @@ def access_by_token(user_of: Callable[[str], str | None]) -> PageAccess:
 
 
 def access_by_link(user: str) -> tuple[PageAccess, str]:
-    """Returns access by a token that is valid for one browser, until this process ends; and the token."""
+    """Returns access by a new token, which is valid for one browser until this process ends, and the token."""
     token, cookie, lock = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Lock()
     unused = [token]
 
@@ -57,7 +57,7 @@ def access_by_link(user: str) -> tuple[PageAccess, str]:
 
 
 class CookieMiddleware:
-    """Rejects forged requests, and asks for a token; without an `access`, outer middleware has set the user."""
+    """Rejects forged requests, and asks for a token; if `access` is None, outer middleware has set the user."""
 
     def __init__(self, app: ASGIApp, access: PageAccess | None):
         self._app, self._access = app, access
@@ -66,10 +66,10 @@ class CookieMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # Error handlers and templates find the app in the request.
+        # Error handlers and templates need a request with the app.
         request = Request(scope)
         if scope["method"] not in READ_METHODS and not is_from_own_page(request.headers):
-            reason = "This request comes from another site, or from no page of this service."
+            reason = "This request does not come from a page of this service."
             await error_page(request, 403, reason)(scope, receive, send)
             return
         is_public = scope["path"] == SIGN_IN or scope["path"].startswith(f"{STATIC}/")
@@ -111,7 +111,7 @@ async def show_sign_in(request: Request, token: str = "", next: str = HOME) -> R
     cookie = access.cookie_of(token)
     if cookie is None:
         return _sign_in(request, next, USED)
-    # Not redirected: browsers send no SameSite=Strict cookie in a chain of requests that another site's link begins.
+    # No redirect, since browsers send no SameSite=Strict cookie in a chain of requests that another site's link begins.
     return _with_cookie(request, page(request, "reopen.html.j2", title="Signed in", url=HOME), cookie)
 
 
@@ -149,7 +149,7 @@ def _signed_out(request: Request) -> Response:
     if "hx-request" in request.headers:  # from an open page: htmx reloads it
         return Response(status_code=401, headers={"HX-Refresh": "true", "WWW-Authenticate": "Bearer"})
     if request.method in READ_METHODS and request.headers.get("sec-fetch-site") == "cross-site":
-        # A link in a chat carries no cookie; the page's own second request does.
+        # A request from a link in a chat has no cookie; the page's own second request does.
         return page(request, "reopen.html.j2", title="One moment", url=here(request))
     return RedirectResponse(f"{SIGN_IN}?next={quote(here(request), safe='')}", 303)
 

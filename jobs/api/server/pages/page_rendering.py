@@ -41,7 +41,7 @@ HTMX_SHA256 = "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"
 FOLDER = Path(__file__).parent / "static"
 # File names with their folders; the pages share the style sheet of reports.
 FILES = {CSS: REPORT_TEMPLATES, "pages.css": FOLDER, "icon.svg": FOLDER, HTMX: FOLDER}
-# For good: each URL has the hash of its content.
+# Unlimited, since each URL has the hash of its content.
 CACHE_CONTROL = "public, max-age=31536000, immutable"
 # Content-Security-Policy: what a page may load, and where its forms are sent.
 POLICY = (
@@ -83,10 +83,10 @@ class PageBackend:
     Attributes:
         runs_of: Returns the operations on runs for a user.
         queues: Returns the queues with their numbers of runs.
-        access: How a browser signs in. None: outer middleware has set the user of every request.
+        access: How a browser signs in. None if outer middleware sets the user of every request.
         key_of: Returns the name by which `runs_of` finds a run.
-        threads: Threads for lists and logs; the API's, if one app serves it and the pages.
-        poll_s: Interval at which an open page is read again. Seconds.
+        threads: Threads for lists and logs; those of the API if one app serves both.
+        poll_s: Seconds between two polls of an open page.
     """
 
     runs_of: Callable[[str], RunOperations]
@@ -115,7 +115,7 @@ def page(
 
 
 def error_page(request: Request, status: int, error: str | RayscribeError) -> HTMLResponse:
-    """Renders the page of an error, which names no file of the service's host."""
+    """Renders the page of an error, without file names of the service's host."""
     reason = LedgerError.for_clients if isinstance(error, LedgerError) else str(error)
     title = ERRORS.get(status, "Not available now")
     return page(request, "error.html.j2", status=status, title=title, reason=reason)
@@ -165,7 +165,7 @@ async def pages_of(request: Request) -> PageBackend:
 
 
 async def runs_of(request: Request, pages: Annotated[PageBackend, Depends(pages_of)]) -> RunOperations:
-    """Returns the operations on runs, as the user of the request."""
+    """Returns the operations on runs, acting as the user of the request."""
     return pages.runs_of(request.state.user)
 
 

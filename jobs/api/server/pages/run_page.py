@@ -1,4 +1,4 @@
-"""The pages of a run: state with reason, progress of the error rate, attempts; curves; its report.
+"""The pages of a run: state with reason, progress of the error rate, attempts; curves; report.
 
 Charts are SVG. Stopping and resuming ask for confirmation on a page of their own.
 """
@@ -28,10 +28,10 @@ from trainers.run_folder.layout import REPORT, RunFolder
 from trainers.scoring.report.charts import Points, in_words, series_of
 
 MAX_KEY = 2000
-# Limit of a report, with its recordings and curves; most have a tenth of this.
+# Limit of a report, with its recordings and curves; most need a tenth of this.
 MAX_REPORT_BYTES = 64 << 20
-# A report is one file with its style in it. Others may write to the run folder it comes from, so it is shown in a
-# sandbox: as a document that belongs to no site, loads nothing and runs nothing.
+# A report is one file that includes its style. Others may write to its run folder, so it is shown in a sandbox, as a
+# document that belongs to no site, loads nothing and runs nothing.
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; frame-ancestors 'none'"
 )
@@ -40,7 +40,7 @@ REPORT_POLICY = (
 WIDTH, HEIGHT = 1000, 200
 # Keeps the bar of a very short attempt visible.
 LEAST_WIDTH = 4
-# Limit of each worker group's metrics; a hundred thousand steps of ordinary lines have a third of this.
+# Limit of each worker group's metrics; a hundred thousand ordinary steps need a third of this.
 MAX_METRICS_BYTES = 32 << 20
 
 router = APIRouter()
@@ -48,7 +48,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Curves:
-    """Series in one box, as points of polylines, scaled to the least and greatest value of all.
+    """Series in one chart, as points of polylines, scaled to the smallest and largest value of all.
 
     Attributes:
         lines: Name and points of each series.
@@ -89,7 +89,7 @@ def curves_of(title: str, series: Mapping[str, Points]) -> Curves | None:
 
 
 def bars_of(attempts: Sequence[Attempt], now_s: float) -> list[Bar]:
-    """Returns the bar of each attempt; the time line runs from the first attempt to the last end or now."""
+    """Returns the bar of each attempt, on a time line from the start of the first to the last end or now."""
     if not attempts:
         return []
     begin_s = min(attempt.created_s for attempt in attempts)
@@ -155,7 +155,7 @@ def show_report(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep) -
 
 
 def can_resume(run: Run) -> bool:
-    """Returns True if a run of a queue has failed or was stopped; without a queue, a command continues it."""
+    """Returns True if a run of a queue has failed or was stopped; runs without a queue are resumed by a command."""
     return bool(run.queue) and run.state in (RunState.FAILED, RunState.STOPPED)
 
 
@@ -168,8 +168,8 @@ def _course_of(progress: Progress) -> Curves | None:
 def _report_of(folder: RunFolder) -> bytes:
     if not folder.storage.exists(REPORT):
         raise NotFoundError(
-            f"{folder.name} has no report yet: a run writes it after each validation; until then, "
-            f"`rayscribe report {folder.name}` does"
+            f"{folder.name} has no report yet: the run writes one after each validation; to write one now, use "
+            f"`rayscribe report {folder.name}`"
         )
     return folder.storage.read_small(REPORT, MAX_REPORT_BYTES)
 

@@ -33,11 +33,11 @@ Sha256 = Annotated[
     ),
 ]
 PREFIX = ".upload-"
-# A client that sends nothing for this long is taken for disconnected.
+# A client that sends nothing for this long is considered disconnected.
 IDLE_TIMEOUT_S = 60.0
-# A client that sends a byte a minute would never end.
+# Without this limit, a client that sends a byte per minute would never end.
 UPLOAD_TIMEOUT_S = 3600.0
-# Age of uploads left by a service that was killed; no upload takes a day. Seconds.
+# Age at which uploads are removed, as left by a killed service; no upload takes a day. Seconds.
 STALE_S = 24 * 3600.0
 
 

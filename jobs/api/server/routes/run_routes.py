@@ -30,7 +30,7 @@ class _StrictRequest(Request):
         except UnicodeDecodeError:
             raise HTTPException(400, "the body is not text in UTF-8") from None
         except ValueError as error:
-            raise HTTPException(422, f"the body is not JSON that can be used: {str(error)[:200]}") from None
+            raise HTTPException(422, f"the body is not valid JSON: {str(error)[:200]}") from None
 
 
 class StrictJsonRoute(APIRoute):
@@ -145,7 +145,7 @@ Key = Annotated[
     openapi_extra={"requestBody": {"content": {"application/json": {"example": RUN_REQUEST}}}},
 )
 def submit_run(run_request: RunRequest, service: ServiceDep, response: Response, key: Key = None) -> Run:
-    """Queues a run of an uploaded package (see `PUT /v1/packages/{sha256}`). Its user is the one of the token.
+    """Queues a run of an uploaded package (see `PUT /v1/packages/{sha256}`) for the token's user.
 
     The config is validated; one response lists all its errors. A gang that can never fit on the cluster is rejected.
     """
@@ -158,9 +158,9 @@ def submit_run(run_request: RunRequest, service: ServiceDep, response: Response,
 @router.get("", summary="List runs", response_model=Page)
 @in_threads("lists")
 def list_runs(request: Request, query: Annotated[RunsQuery, Query()], service: ServiceDep) -> Response:
-    """Lists the runs of all users, newest submitted first. `next_cursor` gives the next page; null: there is none.
+    """Lists the runs of all users, newest first. `next_cursor` is for the next page; null if there is none.
 
-    A page of large configs ends before its limit.
+    A page with large configs may have fewer runs than its limit.
     """
     wanted = RunFilter(query.state, query.queue, query.user, query.tag)
     return json_response(service.runs(wanted, limit=query.limit, cursor=query.cursor))
@@ -174,7 +174,7 @@ def get_run(run_id: RunId, service: ServiceDep) -> Run:
 
 @router.get("/{run_id}/attempts", summary="List a run's attempts")
 def list_attempts(run_id: RunId, service: ServiceDep) -> list[Attempt]:
-    """Lists the attempts of a run: where each started from, its resources, and how it ended."""
+    """Lists the attempts of a run: the checkpoint that each started from, its resources, and how it ended."""
     return service.attempts(run_id)
 
 
@@ -207,25 +207,25 @@ def resume_run(run_id: RunId, service: ServiceDep) -> Run:
 def read_run_logs(
     request: Request, run_id: RunId, query: Annotated[LogsQuery, Query()], service: ServiceDep
 ) -> Response:
-    """Returns the output of driver and workers since the cursor; also after the cluster is gone.
+    """Returns the output of driver and workers since the cursor, even if the cluster has ended.
 
-    `ended`: there will be no more lines. Otherwise repeat the request with `cursor`; no line is lost or repeated.
+    If `ended` is true, there are no more lines; if not, repeat the request with `cursor`. No line is lost or repeated.
     """
     return json_response(service.logs(run_id, attempt=query.attempt, source=query.source, cursor=query.cursor))
 
 
 def json_response(page: Page | LogPage) -> Response:
-    """Builds a response that may be large, in the thread that has read its content instead of the event loop's."""
+    """Builds a response that may be large, in the current thread instead of the event loop's."""
     return Response(page.model_dump_json(), media_type="application/json")
 
 
 def _reject_unstorable(value: Any, depth: int = 0) -> None:
-    """Raises ConfigError for values that JSON allows but file names, databases or responses cannot hold."""
+    """Raises ConfigError for values that JSON allows but file names, databases or responses do not."""
     if depth > MAX_DEPTH:
         raise ConfigError(f"the submission has more than {MAX_DEPTH} levels; a config has four")
     match value:
         case str() if _UNSTORABLE.search(value):
-            raise ConfigError("the submission has a NUL, or half of a surrogate pair, in a text: take it out")
+            raise ConfigError("the submission has a NUL, or half of a surrogate pair, in a text: remove it")
         case float() if not math.isfinite(value):
             raise ConfigError("the submission has a number that is not finite: JSON has no NaN and no infinity")
         case dict():

@@ -34,9 +34,9 @@ class UsageQuery(QueryString):
 
 
 class QueueView(Record):
-    """A queue, with its numbers of runs: by state (states without runs are left out), waiting, and holding a gang.
+    """A queue, with its number of runs by state (omits states without runs), of waiting runs, and of runs with a gang.
 
-    Limits are for all users together, and per user; null: the queue is no longer configured, but has runs.
+    Limits are for all users together, and per user; null for a queue that is no longer configured, but has runs.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ClustersView(Record):
 
 
 class Health(Record):
-    """Health of the service: `ok` if its database responds. Of several services on one ledger, one holds the lease."""
+    """Health of the service: `ok` if its database responds. One of the services on a ledger holds the lease."""
 
     status: str
     holds_lease: bool
@@ -81,7 +81,7 @@ def list_queues(backend: BackendDep) -> QueuesView:
 
 
 def queues_view(ledger: Ledger, queues: QueuesConfig) -> QueuesView:
-    """Returns the configured queues, and those that have runs."""
+    """Returns the configured queues, and other queues that have runs."""
     counts = ledger.usage.runs()
     configured = queues.queues
     views = []
@@ -114,7 +114,7 @@ def list_clusters(service: ServiceDep) -> ClustersView:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def get_metrics(request: Request) -> Response:
-    """Returns runs, queue lengths, waiting times, attempts by cause, GPU-hours and CPU-hours."""
+    """Returns metrics of runs, queue lengths, waiting times, attempts by cause, GPU-hours and CPU-hours."""
     registry: CollectorRegistry = request.app.state.registry
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 

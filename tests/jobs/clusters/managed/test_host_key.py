@@ -59,7 +59,7 @@ def test_no_start_accepts_a_changed_key(record: RayUpRecord, monkeypatch: pytest
     before = record.known_hosts_path.read_text()
     monkeypatch.setattr(ray_up_cluster, "responds", lambda record: False)
     monkeypatch.setattr(ray_up_cluster, "head_of", lambda record: record.ssh)
-    with pytest.raises(ClusterError, match=r"head, shows another SSH host key .*remove .*hosts.known_hosts"):
+    with pytest.raises(ClusterError, match=r"head, has another SSH host key .*remove .*hosts.known_hosts"):
         up(CONTENT, idle_stop_minutes=None, timeout_s=1.0, say=print, now_s=1.0, restart=restart)
     assert record.known_hosts_path.read_text() == before
 

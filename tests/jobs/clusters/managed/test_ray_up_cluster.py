@@ -118,7 +118,7 @@ def test_a_failed_start_says_why_and_is_remembered_so_that_it_can_be_ended(home:
         with pytest.raises(ClusterError) as error:
             up(CONTENT, idle_stop_minutes=None, timeout_s=60.0, say=shown.append, now_s=1.0)
     assert "starting hosts failed (exit code 1):\nPermission denied: ['up'" in str(error.value)
-    assert f"all of it: {home}/clusters/hosts/up.log" in str(error.value)
+    assert f"full log: {home}/clusters/hosts/up.log" in str(error.value)
     assert [line.split("s  ")[1] for line in shown] == ["[1/7] Waiting for SSH"] * 2
     record = find_record("hosts")
     assert record is not None and (record.state, record.kind) == ("starting", "ray-up")
@@ -244,7 +244,7 @@ def test_ray_is_started_where_the_head_has_none(calls: Calls) -> None:
 def test_a_head_that_cannot_be_asked_is_not_restarted(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     content = remembered(6379)
     monkeypatch.setattr(ssh_tunnel, "ssh_command", lambda *given: ["sh", "-c", "echo No route to host >&2; exit 255"])
-    with pytest.raises(ClusterError, match=r"10\.0\.0\.1, cannot be asked .*\(No route to host\).*--restart"):
+    with pytest.raises(ClusterError, match=r"head of hosts, 10\.0\.0\.1 \(No route to host\).*--restart"):
         calls.up(content)
     assert calls == []
 

@@ -183,7 +183,7 @@ def test_a_folder_that_is_gone_is_said(runs: AllRuns, tmp_path: Path, code: int,
     train(known, tmp_path)
     assert "gone" not in runs.run("sr").reason
     shutil.rmtree(known.url)
-    assert (runs.run("sr").state, runs.run("sr").reason) == (state, f"its folder is gone: {known.url}")
+    assert (runs.run("sr").state, runs.run("sr").reason) == (state, f"its folder does not exist: {known.url}")
     assert runs.attempts("sr") == []
     assert runs.forget_gone() == [known.url]
     assert runs.runs().runs == []
@@ -211,7 +211,7 @@ def test_a_storage_that_is_not_there_hides_no_other_run(runs: AllRuns, tmp_path:
     register(tmp_path, "far", url="s3://bucket/runs/far", config=config, ended_s=2.0, exit_code=0)
     quick = AllRuns(runs._queued, timeout_s=0.5)
     shown = {run.id: run for run in quick.runs().runs}
-    assert shown["far"].state == RunState.SUCCEEDED and "not reachable" in shown["far"].reason
+    assert shown["far"].state == RunState.SUCCEEDED and "not readable" in shown["far"].reason
     assert shown["sr"].reason.startswith("its driver was killed")
     assert quick.attempts("far") == []
 
@@ -236,7 +236,7 @@ def test_the_pages_of_a_list_have_every_run_once_newest_first(runs: AllRuns, led
         assert shown == expected
     numbers = ("1" + "0" * 400, "NaN", "-Infinity")
     for wrong in ("nonsense", *(urlsafe_b64encode(f'[{each}, "a"]'.encode()).decode() for each in numbers)):
-        with pytest.raises(ConfigError, match=f"cursor '{wrong}' is not one that a list has ended with"):
+        with pytest.raises(ConfigError, match=f"cursor '{wrong}' is not the cursor of a list"):
             runs.runs(cursor=wrong)
 
 
@@ -422,7 +422,7 @@ def test_a_driver_that_is_not_seen_and_writes_nothing_has_ended(
     ended = runs.run("sr")
     assert ended.state == RunState.FAILED
     assert ended.reason.startswith("step 3/8 · WER 12.50% · no update for 1 h 00 min: its driver, on ")
-    assert ended.reason.endswith(f"is not seen from here, and is taken to have ended · it has {name}")
+    assert ended.reason.endswith(f"cannot be seen from here, and has probably ended · it has {name}")
     assert runs.stop("sr").reason == ended.reason, "nothing is left to stop"
     assert continue_refused(runs, ended) is None
 
