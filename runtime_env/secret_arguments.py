@@ -87,7 +87,7 @@ def literal_secrets(words: Sequence[str]) -> list[str]:
 def secret_references(words: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns the names of variables for secrets, judged by their own or arguments' names, and what refers to each.
 
-    Variables of `environment` whose values are only switches or numbers are not secrets, whatever their names.
+    Variables whose values in `environment` only turn something on or off, are empty or fractions are not secrets.
     """
     of_shell, values = _places_of_shell(words), environment or {}
     found = {

@@ -123,7 +123,7 @@ class CloudPart(RayUpPart):
         10, description="Minutes after which a worker node without work is removed. The head stays."
     )
     internal_ips: bool = Field(
-        False, description="Nodes without public addresses are reached by their private ones, from inside or a VPN."
+        False, description="Use the nodes' private addresses, from the cloud's network or a VPN."
     )
     disk_gb: Positive = Field(200, description="Size of each node's disk, encrypted at rest. GB.")
 

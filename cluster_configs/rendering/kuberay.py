@@ -18,7 +18,7 @@ OBJECT_STORE = 0.3
 
 
 def raycluster_file(spec: ClusterSpec) -> str:
-    """Renders a RayCluster, which stays and accepts jobs; raises as `rayjob_file`."""
+    """Renders a RayCluster, which stays and accepts jobs; raises like `rayjob_file`."""
     return _file(spec, for_job=False)
 
 

@@ -159,7 +159,7 @@ class SlurmPart(Part):
     qos: Word | None = Field(None, description="Quality of service. null: the site's default.")
     time_limit: SlurmTime = Field("24:00:00", description="Longest time that the job runs at a stretch, [D-]HH:MM:SS.")
     signal_s: Positive = Field(
-        300, description="Seconds before the time limit at which the run is told to take a checkpoint and to end."
+        300, description="Seconds before the time limit at which the run is told to save a checkpoint and to end."
     )
     requeue: bool = Field(True, description="Queue the job again after its time limit or a lost node; it continues.")
     gpu_option: Literal["gres", "gpus-per-node"] = Field(
@@ -186,7 +186,7 @@ class SgePart(Part):
         None, description="Longest time that the job runs at a stretch, HH:MM:SS (h_rt). null: the queue's."
     )
     signal_s: Positive = Field(
-        300, description="Seconds before the time limit at which the run is told to take a checkpoint and to end."
+        300, description="Seconds before the time limit at which the run is told to save a checkpoint and to end."
     )
     requeue: bool = Field(True, description="Queue the job again after its time limit; it continues.")
     output: str = Field(

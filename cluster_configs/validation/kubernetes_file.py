@@ -135,7 +135,7 @@ def _pools(cluster: Node) -> Iterator[Pool]:
 
 
 def _spot(pod: Node) -> Node | None:
-    """Returns the part of a pod's selector, affinity (also a preference) or tolerations that allows spot nodes."""
+    """Returns the part of a pod's selector, affinity (also a preference) or tolerations that allows spot, if any."""
     selected = (node for key, node in pod.get("nodeSelector").items() if node.text.lower() == _SPOT.get(key))
     affinity = pod.get("affinity", "nodeAffinity")
     terms = [

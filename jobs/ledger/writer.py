@@ -13,7 +13,7 @@ from jobs.ledger.database import Database
 from jobs.ledger.scheduler_rows import states_of
 from jobs.model import Attempt, Run, RunState, may_follow, name_is_taken
 
-# Cause of the event of a resumed run; attempts up to the event's attempt no longer count as retries.
+# Cause of the event of a resumed run; attempts up to the event's attempt no longer count for the retry policy.
 RESUMED = "resumed"
 _UNSUCCESSFUL = frozenset({RunState.FAILED, RunState.STOPPED})
 

@@ -107,7 +107,7 @@ def _without_shared_texts(clips: Sequence[Clip], splits: Sequence[str], notes: S
     repeats = [split == TRAIN and _folded(clip.text) in held_out for clip, split in zip(clips, splits, strict=True)]
     count, trained = sum(repeats), splits.count(TRAIN)
     if count > MOST_LEFT_OUT * trained:
-        note = f"clips of train with a text that is in validation or test, too: {count:,} of {trained:,}"
+        note = f"clips of train with a text that is also in validation or test: {count:,} of {trained:,}"
         return Splitting(tuple(splits), (*notes, note))
     left_out = [f"left out of train, clips with a text of validation or test: {count:,}"] if count else []
     kept = (None if repeated else split for split, repeated in zip(splits, repeats, strict=True))

@@ -244,7 +244,7 @@ def _kaldi(folder: Path, named: Sequence[Path], files: SourceFiles) -> FoundSpee
 
 
 def _manifests(folder: Path, named: Sequence[Path], files: SourceFiles, columns: Columns) -> FoundSpeech | None:
-    """Returns a folder's manifests: one per split (there or as metadata in subfolders), or a single one; else None."""
+    """Returns a folder's manifests: one per split (there or in subfolders, as metadata), or a single one; or None."""
     here = [each for each in named if each.suffix.lower() in MANIFEST_ENDINGS and each.is_file()]
     below = [each / f"metadata{end}" for each in named if each.is_dir() for end in MANIFEST_ENDINGS]
     for paths in (here, [each for each in below if each.is_file()]):
@@ -324,9 +324,7 @@ def _manifest(location: str, files: SourceFiles, columns: Columns) -> FoundSplit
 
 
 def _refuse_unknown(location: str, names: Sequence[str], columns: Columns) -> None:
-    no_texts = (
-        " (if none does, write what is said into a column text: without transcripts there is nothing to train on)"
-    )
+    no_texts = " (if none does, add a column text with the transcripts, without which there is nothing to train on)"
     wanted = [
         ("--audio-column", columns.audio, "recordings", ""),
         ("--text-column", columns.text, "transcripts", no_texts),

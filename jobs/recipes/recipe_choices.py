@@ -134,7 +134,7 @@ def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[W
             return SIZES[0], "A new model: needs no download, and learns from your speech only."
         near = min(SIZES, key=lambda size: abs(math.log(size.weights / given.weights)))
         hub_bytes = near.hub_bytes if given.name == HUB_PREFIX + near.name else 0
-        return replace(near, name=given.name, hub_bytes=hub_bytes, weights=given.weights), "As --model has it."
+        return replace(near, name=given.name, hub_bytes=hub_bytes, weights=given.weights), "As given by --model."
     size, reason = SIZES[0], "The smallest Whisper: the only one that a CPU trains in minutes."
     if machine.gpus:
         fitting = [size for size in SIZES if _clips_that_fit(size, machine) >= LEAST_CLIPS] or [SIZES[0]]

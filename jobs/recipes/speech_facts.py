@@ -135,7 +135,7 @@ def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> t
 
 def _known_language(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:
     if given is not None:
-        return given, "as --language has it"
+        return given, "by --language"
     named = Counter(row["language"] for row in rows if row["language"])
     if named:
         language, count = named.most_common(1)[0]

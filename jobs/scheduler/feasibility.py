@@ -77,7 +77,7 @@ def never_fits(
     part = queues.queues.get(queue)
     if part is None:
         return f"job.queue {queue} is not one of the queues {', '.join(sorted(queues.queues))}: name one of these"
-    other = "or name another queue (job.queue)"
+    other = "or use another queue (job.queue)"
     return (
         gang.excess_over(caps(part), f"queue {queue} allows", other)
         or gang.excess_over(caps(part.per_user), f"queue {queue} allows each user", other)
@@ -144,7 +144,7 @@ class GangParts:
         size, grows = capacity.size, any(value > EPSILON for value in capacity.growth.values())
         most = {name: size.get(name, 0.0) for name, value in self.need.items() if value > 0}
         verb = "can grow to" if grows else "has"
-        reason = self.excess_over(most, f"{cluster} {verb}", "or name a larger cluster (job.address)")
+        reason = self.excess_over(most, f"{cluster} {verb}", "or use a larger cluster (job.address)")
         return reason or self._excess_over_nodes(capacity, cluster)
 
     def _excess_over_nodes(self, capacity: Capacity, cluster: str) -> str | None:

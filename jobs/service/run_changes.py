@@ -126,7 +126,8 @@ def ended(
 ) -> RunChange:
     """Returns the change after an attempt has ended: the run also ends, or waits for its next attempt.
 
-    `earlier` are previous attempts that count as retries. `left` is text on a stopped run's last checkpoint.
+    `earlier` are the attempts before it since a user last submitted or resumed the run. `left` is text on a stopped
+    run's last checkpoint.
     """
     closed = closed.model_copy(update={"state": AttemptState.ENDED, "ended_s": now_s})
     decision = decide_retry([*earlier, closed], run.max_retries)

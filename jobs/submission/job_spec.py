@@ -85,7 +85,7 @@ class JobPart(Part):
 def _refuse_itself(config: Config) -> Config:
     """Returns the config of a submitted run; raises ValueError if the run depends on itself."""
     if config.run.name is not None and config.run.name in config.job.depends_on:
-        raise ValueError(f"job.depends_on: {config.run.name} depends on itself: name another run")
+        raise ValueError(f"job.depends_on: {config.run.name} depends on itself: leave it out")
     return config
 
 

@@ -66,7 +66,7 @@ def down(record: Record, *, say: Callable[[str], None], force: bool = False) -> 
 
 
 def with_head(record: Record) -> RayUpRecord:
-    """Returns the record if SSH can connect to its head.
+    """Returns the record of a cluster whose head is on another machine, for SSH.
 
     Raises:
         ConflictError: the cluster is local, so this machine is its head.

@@ -120,7 +120,7 @@ class Tunnel:
 
 
 def _says_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
-    """Returns True once the head's message shows that ssh, and no other process here, listens on the port."""
+    """Returns True once the head's message shows that ssh, and no other process, has the port; False if none comes."""
     assert process.stdout is not None
     output, end = b"", time.monotonic() + timeout_s
     while READY.encode() not in output:

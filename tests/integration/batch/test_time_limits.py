@@ -29,7 +29,7 @@ from trainers.main import main
 
 SPECS = REPOSITORY / "cluster_configs" / "specs"
 MAX_STEPS, FROZEN_AT = 60, 5
-NEAR = "the time limit is near: the run is asked to take a checkpoint"
+NEAR = "the time limit is near: the run is asked to save a checkpoint"
 MAIL = "ana@example.org"
 SECRET = "not to be printed"
 

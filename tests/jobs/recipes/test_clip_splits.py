@@ -97,7 +97,7 @@ def test_where_all_say_the_same_few_words_clips_are_drawn_one_by_one() -> None:
     made = split_clips(clips)
     assert [made.splits.count(split) for split in (VALIDATION, TEST)] == [10, 10]
     assert "texts are few, and the same in all splits" in made.notes[0]
-    assert "clips of train with a text that is in validation or test, too: 70 of 80" in made.notes
+    assert "clips of train with a text that is also in validation or test: 70 of 80" in made.notes
 
 
 def test_the_few_texts_of_train_that_are_held_out_are_left_out_of_it() -> None:

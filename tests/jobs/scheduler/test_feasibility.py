@@ -29,19 +29,19 @@ class TestNeverFits:
     def test_more_than_the_cluster_can_grow_to(self) -> None:
         assert self.reason_for(4, {"GPU": 2}, cluster(2, grows_to=4)) == (
             f"scaling.num_workers 4 × 2 GPU = 8 GPU, but the cluster at {HERE} can grow to 4 GPU; set "
-            "scaling.num_workers to at most 2, or name a larger cluster (job.address)"
+            "scaling.num_workers to at most 2, or use a larger cluster (job.address)"
         )
 
     def test_what_is_extra_is_in_the_sum(self) -> None:
         assert self.reason_for(3, {"CPU": 3}, cluster(cpus=9), extra={"CPU": 1}) == (
             f"scaling.num_workers 3 × 3 CPU + 1 CPU for Ray Data = 10 CPU, but the cluster at {HERE} has 9 CPU; set "
-            "scaling.num_workers to at most 2, or name a larger cluster (job.address)"
+            "scaling.num_workers to at most 2, or use a larger cluster (job.address)"
         )
 
     def test_an_elastic_run_is_charged_its_most_workers_and_told_how_many_fit(self) -> None:
         assert self.reason_for(8, {"GPU": 2}, cluster(10), fewest=2) == (
             f"scaling.num_workers.max 8 × 2 GPU = 16 GPU, but the cluster at {HERE} has 10 GPU; set "
-            "scaling.num_workers.max to at most 5 (min 2 fits), or name a larger cluster (job.address)"
+            "scaling.num_workers.max to at most 5 (min 2 fits), or use a larger cluster (job.address)"
         )
         on = cluster(15, nodes=[{"GPU": 3}] * 5)
         assert self.reason_for(7, {"GPU": 2}, on, fewest=2) == (
@@ -57,7 +57,7 @@ class TestNeverFits:
     def test_a_cluster_without_gpus(self) -> None:
         assert self.reason_for(1, {"GPU": 1, "CPU": 1}, cluster()) == (
             f"scaling.num_workers 1 × 1 GPU = 1 GPU, but the cluster at {HERE} has 0 GPU; set scaling.use_gpu: false "
-            "and scaling.resources_per_worker.GPU: 0, or name a larger cluster (job.address)"
+            "and scaling.resources_per_worker.GPU: 0, or use a larger cluster (job.address)"
         )
 
     def test_a_type_of_accelerators_that_is_not_there(self) -> None:
@@ -85,7 +85,7 @@ class TestNeverFits:
         text = self.reason_for(4, {"GPU": 2}, cluster(16), part=QueuePart(max_gpus=4))
         assert text == (
             "scaling.num_workers 4 × 2 GPU = 8 GPU, but queue research allows 4 GPU; set scaling.num_workers to at "
-            "most 2, or name another queue (job.queue)"
+            "most 2, or use another queue (job.queue)"
         )
 
     def test_more_than_each_user_may(self) -> None:

@@ -17,12 +17,12 @@ fail() {
     exit 12
 }
 
-# Makes the environment. The words are: where, and the node's Python.
+# Creates the environment; the arguments are its folder, and the node's Python.
 install() {
     local environment=$1 base=$2
     exec 9>"$environment.lock"
     flock 9
-    # Another process may have done it while this one waited.
+    # Another process may have created it while this one waited.
     [[ -e $environment/.ready ]] && return
     exec >"$environment.log" 2>&1
     rm -rf "$environment"
@@ -35,7 +35,7 @@ from pathlib import Path
 target = sys.argv[1]
 venv.EnvBuilder(system_site_packages=True, symlinks=True).create(target)
 if sys.prefix != sys.base_prefix:
-    # A virtual environment that is made in another one does not see what is installed there.
+    # A virtual environment that is created in another one does not see its packages.
     place = sysconfig.get_path("purelib", vars={"base": target, "platbase": target})
     line = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
     Path(place, "node.pth").write_text(line, encoding="utf-8")
@@ -58,7 +58,7 @@ END OF REQUIREMENTS
     fi
     local version='import importlib.metadata; print(importlib.metadata.version("ray"))'
     if [[ $("$base" -c "$version") != $("$python" -c "$version") ]]; then
-        echo "the requirements bring another Ray than the cluster's: take ray out of them, or name its version"
+        echo "the requirements bring another Ray than the cluster's: remove ray from them, or use the cluster's version"
         return 1
     fi
     touch "$environment/.ready"
@@ -70,7 +70,7 @@ if [[ ${1-} == --install ]]; then
 fi
 (($#)) || set -- python task.py
 
-# Below a command that runs in the environment already, there is nothing to do.
+# A command that already runs in the environment needs nothing more.
 if [[ ${RAYSCRIBE_ENVIRONMENT-} != */"$key"-* ]]; then
     for tool_needed in flock setsid sha256sum; do
         command -v "$tool_needed" >/dev/null || fail "$tool_needed is not on this node: install util-linux and coreutils"
@@ -79,13 +79,13 @@ if [[ ${RAYSCRIBE_ENVIRONMENT-} != */"$key"-* ]]; then
     identity=$("$base" -c 'import importlib.metadata as m, sys; print(sys.version, sys.prefix, m.version("ray"))') ||
         fail "$base has no Ray: start Ray with the bin of its own Python first in PATH"
     folder=${RAYSCRIBE_ENVIRONMENTS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/rayscribe/environments}
-    mkdir -p "$folder" || fail "$folder cannot be made: set RAYSCRIBE_ENVIRONMENTS to a folder that every node can write"
+    mkdir -p "$folder" || fail "$folder cannot be created: set RAYSCRIBE_ENVIRONMENTS to a folder that every node can write"
     hash=$(sha256sum <<<"$identity")
     environment=$folder/$key-${hash:0:16}
     if [[ ! -e $environment/.ready ]]; then
         echo "install_and_run.sh: installing the job's packages, see $environment.log" >&2
-        # A session of its own: Ray kills a worker that has not come up after a minute and starts another. The
-        # installing goes on, and the next one finds it done.
+        # In a session of its own, since Ray kills a worker that has not started after a minute and starts another. The
+        # installation continues, and the next worker finds it complete.
         if ! setsid bash "$0" --install "$environment" "$base"; then
             tail -n 40 "$environment.log" >&2 || true
             fail "the job's packages could not be installed on $(uname -n); above is the end of $environment.log"
