@@ -249,7 +249,7 @@ def down(
     no_logs: Annotated[bool, typer.Option("--no-logs", help="Do not archive the logs of its nodes.")] = False,
     service: ServiceOption = None,
 ) -> None:
-    """Archive the logs of a cluster's nodes, then end the cluster and all its nodes. Lists unfinished runs that use it.
+    """End a cluster and all its nodes, after archiving their logs. Lists unfinished runs that use it.
 
     Example: rayscribe cluster down speech
     """
@@ -330,7 +330,7 @@ def _before_down(record: Record, *, force: bool, with_logs: bool) -> None:
 
 @cluster.command("status")
 def status(name: NameArgument = None, json_output: JsonOption = False) -> None:
-    """Show the clusters that this machine has started, with state and resources.
+    """Show the clusters that this machine has started. Prints state and resources of each.
 
     Example: rayscribe cluster status
     """
@@ -353,7 +353,7 @@ def dashboard(
         int | None, typer.Option(min=1024, max=65535, help="Port on this machine. Default: any free one.")
     ] = None,
 ) -> None:
-    """Show how to open a cluster's dashboard; forward a remote one's port to this machine until Ctrl-C.
+    """Show how to open a cluster's dashboard. Forwards the port of a remote one to this machine until Ctrl-C.
 
     A browser asks for the token once, and keeps it for 30 days. Ray's own commands work with the printed variables.
 

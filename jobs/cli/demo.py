@@ -34,7 +34,7 @@ def demo(
         bool, typer.Option("--keep-ray", help="Keep Ray running, with its dashboard, until you end it.")
     ] = False,
 ) -> None:
-    """Train and score a tiny recognizer on this machine, as a Ray job.
+    """Train and score a tiny recognizer here, as a Ray job.
 
     Afterwards `rayscribe list` shows the run, and its folder is in runs/.
 

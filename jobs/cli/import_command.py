@@ -68,7 +68,7 @@ def import_command(
         bool, typer.Option("--strict", help="Exit with code 1 if something was not carried over.")
     ] = False,
 ) -> None:
-    """Convert a command line of transformers' scripts to a recipe.
+    """Convert a line of transformers' scripts to a recipe.
 
     The recipe does what the line does. Supports run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and
     Optimum's versions of them for Gaudi, after torchrun, accelerate launch, deepspeed, mpirun, srun, gaudi_spawn.py or

@@ -96,7 +96,7 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Run an unmodified torchrun program on Ray workers; --submit queues it as a run.
+    """Run an unmodified torchrun program on Ray workers. --submit queues it as a run.
 
     Example: rayscribe launch --num-workers 4 --use-gpu -- train.py --output_dir out --do_train
 

@@ -54,11 +54,11 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
     quoting: Annotated[Quoting, typer.Option(help="Quoting of a .csv; with none, quotes belong to the texts.")] = "csv",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing recipe and manifests.")] = False,
 ) -> None:
-    """Inspect speech and this machine, and write a recipe that fits both.
+    """Inspect speech and this machine, and write a recipe.
 
-    Reads a manifest (path,text), recordings with a .txt next to each, an audio folder with metadata.csv, and folders of
-    Common Voice, LibriSpeech and Kaldi. If the data has no splits, clips are split into train, validation and test
-    without speaker overlap; SOURCE is never changed.
+    The recipe fits both. Reads a manifest (path,text), recordings with a .txt next to each, an audio folder with
+    metadata.csv, and folders of Common Voice, LibriSpeech and Kaldi. If the data has no splits, clips are split into
+    train, validation and test without speaker overlap; SOURCE is never changed.
 
     Example: rayscribe init recordings/
 

@@ -118,11 +118,11 @@ def push(
     ] = None,
     service: ServiceOption = None,
 ) -> None:
-    """Push a run's model to the Hugging Face Hub, with its model card.
+    """Push a run's model to the Hub, with its model card.
 
-    A run with hub.push does this itself at its end; this command does it later, or on any machine that can read the
-    run folder. The token is HF_TOKEN, or that of `hf auth login`. If it is repeated, files that the Hub has are not
-    sent again.
+    The Hub is Hugging Face's. A run with hub.push does this itself at its end; this command does it later, or on any
+    machine that can read the run folder. The token is HF_TOKEN, or that of `hf auth login`. If the command is repeated,
+    files that the Hub has are not sent again.
 
     Example: rayscribe push whisper-sr --model-id ana/whisper-sr --private
 
@@ -161,11 +161,11 @@ def report(
     force: ForceOption = False,
     service: ServiceOption = None,
 ) -> None:
-    """Write the report page of a run: scores, curves, utterances.
+    """Write the report of a run: scores, curves, utterances.
 
-    It also has confusions, data, attempts and config. The page is one file that needs no network and runs no script;
+    It also has confusions, data, attempts and config. The report is one file that needs no network and runs no script;
     the run may still be training. A run writes it after each validation and at its end. Recordings of the worst
-    utterances and speakers are included if the prepared set is on a disk of this machine. The page of a prepared
+    utterances and speakers are included if the prepared set is on a disk of this machine. The report of a prepared
     set has hours, durations, characters and the quarantine by reason.
 
     Example: rayscribe report whisper-sr --open
