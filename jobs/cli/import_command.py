@@ -137,7 +137,7 @@ def _of_launcher(line: LaunchLine) -> tuple[list[Override], list[str]]:
     overrides: list[Override] = [(("scaling", "use_gpu"), line.device != "cpu")]
     left_out = [f"{line.launcher}: {_HPU}"] if line.device == "hpu" else []
     if line.workers is None:
-        left_out.append(f"{line.launcher}: the number of workers depends on its machine: set scaling.num_workers")
+        left_out.append(f"{line.launcher}: it counts the devices of its own machine: set scaling.num_workers")
     elif line.workers.min == line.workers.max:
         overrides.append((("scaling", "num_workers"), line.workers.max))
     else:

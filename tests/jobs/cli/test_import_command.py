@@ -264,7 +264,7 @@ def test_what_a_line_says_is_in_the_recipe(line: str, field: str, value: Any) ->
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        (f"torchrun --nproc_per_node gpu {SHORT}", "torchrun: the number of workers depends on"),
+        (f"torchrun --nproc_per_node gpu {SHORT}", "torchrun: it counts the devices"),
         (f"python {SHORT} --eval_steps 300", "--eval_steps 300: each checkpoint is scored"),
         (f"python {SHORT.removesuffix('--do_train')} --do_eval", "--do_eval without --do_train: it asks"),
         (f"python {SHORT} --lr 1", "--lr: no argument of run_speech_recognition_seq2seq.py"),
