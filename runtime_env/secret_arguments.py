@@ -38,7 +38,7 @@ _CLOSING = _AROUND + ")}]"
 
 
 class SecretArgument(NamedTuple):
-    """An argument whose name says that its value is a secret.
+    """An argument whose name indicates a secret value.
 
     Attributes:
         place: Index of the word with the value.

@@ -24,7 +24,7 @@ from trainers.distributed.machine import home
 from trainers.errors import ConfigError
 
 Result = TypeVar("Result")
-# Parses responses of a type. Cached: creating the adapter takes longer than parsing a response.
+# Parses responses of a type. Cached, since creating the adapter takes longer than parsing a response.
 _adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 CONNECT_TIMEOUT_S = 5.0

@@ -293,7 +293,7 @@ def _name_runs(ending: Record, service: str | None) -> None:
     if by_url:
         say(
             f"unfinished runs use {ending.dashboard} instead of the name {name}: {', '.join(by_url)}; once it is down, "
-            "they wait for a Ray at exactly that address: stop them (rayscribe stop RUN) and submit them again with "
+            "they wait for Ray at exactly that address: stop them (rayscribe stop RUN) and submit them again with "
             "--cluster"
         )
 

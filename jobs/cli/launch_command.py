@@ -1,4 +1,4 @@
-"""rayscribe launch: run a program that torchrun could start on the workers of a Ray cluster."""
+"""rayscribe launch: runs a program that torchrun could start on the workers of a Ray cluster."""
 
 import os
 from collections.abc import Mapping
@@ -58,8 +58,8 @@ Submit = Annotated[bool, typer.Option("--submit", help="Queue it as a run, as `r
 Address = Annotated[
     str | None,
     typer.Option(
-        help="Address of a Ray to join, or with --submit URL of the cluster's dashboard. Default: a Ray on this "
-        "machine; with --submit the service's first cluster."
+        help="Address of the Ray to join, or with --submit, URL of the cluster's dashboard. Default: Ray on this "
+        "machine; with --submit, the service's first cluster."
     ),
 ]
 Cluster = Annotated[

@@ -1,4 +1,4 @@
-"""rayscribe list, status, logs, stop, wait, events, forget, usage: inspect runs and stop them."""
+"""rayscribe list, status, logs, stop, wait, events, forget, usage: inspects and stops runs."""
 
 import time
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""rayscribe serve, ui, token: run the service or its pages, and manage the service's users."""
+"""rayscribe serve, ui, token: runs the service or its pages, and manages the service's users."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""rayscribe submit, resume, preflight: check a recipe and queue it as a run."""
+"""rayscribe submit, resume, preflight: checks a recipe and queues it as a run."""
 
 import math
 import os

@@ -216,7 +216,7 @@ def joined(address: str | None, cluster: str | None) -> str | None:
         return address
     if isinstance(record, RayUpRecord):
         raise ConfigError(
-            f"cluster {record.name} is elsewhere, and training joins a Ray of this host only: submit it as a job "
+            f"cluster {record.name} is elsewhere, but training can join Ray only on this host: submit it as a job "
             f"(rayscribe submit RECIPE --cluster {record.name})"
         )
     connect(cluster_address(record.name))

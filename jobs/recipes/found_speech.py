@@ -362,7 +362,7 @@ def _recordings(folder: Path, below: list[str], files: SourceFiles) -> FoundSpee
 
 
 def _by_folders(found: FoundSplit, root: str, files: SourceFiles) -> dict[str, FoundSplit]:
-    """Groups recordings by the splits in folder names below `root`; under ALL if these do not give all of them one."""
+    """Groups recordings by splits in folder names below `root`; under ALL if some have none, or train has none."""
     table = found.source.table
     folders = [Path(audio).relative_to(root).parts[:-1] for audio in table["audio"].to_pylist()]
     splits = [next(filter(None, map(split_of_name, parts)), None) for parts in folders]

@@ -24,7 +24,7 @@ LEAST_S, MOST_S = 120, 3600
 STORING_S = 60
 # Assumed rate of a file server or a bucket, until an attempt has measured its own.
 ASSUMED_BYTES_PER_S = 50e6
-# A stop may take as long as storing three: the checkpoint before, the last, and its first write to the node's disk.
+# A stop may need three writes: the previous checkpoint, and the last one to the node's disk and to the storage.
 CHECKPOINTS = 3
 
 

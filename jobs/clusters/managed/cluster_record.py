@@ -131,7 +131,7 @@ class LocalRecord(ClusterRecord):
         return machine is not None and not (sees_processes_of(machine) or was_restarted(machine))
 
     def check_machine(self) -> None:
-        """Raises ClusterError for a Ray of another machine."""
+        """Raises ClusterError if the cluster runs on another machine."""
         if self.is_elsewhere:
             raise ClusterError(
                 f"{cluster_address(self.name)} was started on {host_of(self.machine or '')}, another host or "

@@ -131,9 +131,7 @@ def up(
     with lock_cluster(name):
         before = find_record(name)
         if isinstance(before, LocalRecord):
-            raise ConflictError(
-                f"a Ray of this machine has the name {name}: end it first (rayscribe cluster down {name})"
-            )
+            raise ConflictError(f"a local cluster has the name {name}: end it first (rayscribe cluster down {name})")
         record = before or RayUpRecord(name=name, created_s=now_s)
         runs = head_runs(record, restart=restart)
         minutes = idle_stop_minutes if idle_stop_minutes is not None else record.idle_stop_minutes

@@ -89,7 +89,7 @@ def test_runs_that_have_not_ended_are_named_before_their_cluster_ends(
     assert "unfinished runs use old: run-0; once it is down, they wait" in said
     assert "rayscribe stop RUN" in said
     assert (
-        f"unfinished runs use {url} instead of the name old: run-3, run-2; once it is down, they wait for a Ray at"
+        f"unfinished runs use {url} instead of the name old: run-3, run-2; once it is down, they wait for Ray at"
         in said
     )
     assert "submit them again with --cluster" in said
