@@ -94,7 +94,7 @@ def _resources(node: HeadPart | PoolPart) -> dict[str, Any]:
 
 
 def _shared_memory(node: HeadPart | PoolPart) -> str:
-    """Returns the size of shared memory; if it is smaller than the object store, Ray keeps its objects on the disk."""
+    """Returns the size of a pod's shared memory, that of the object store; with less, Ray would use the disk."""
     return f"{max(1, math.ceil(OBJECT_STORE * node.memory_gb))}G"
 
 

@@ -9,7 +9,7 @@ from cluster_configs.rendering.cluster_spec import ClusterSpec
 RAY_VERSION, RAYSCRIBE_VERSION = version("ray"), version("rayscribe")
 # Ray Train's tab of the dashboard shows runs only with the second.
 CLUSTER_VARIABLES = {"RAY_AUTH_MODE": "token", "RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
-# A stopped job gets SIGTERM, and Ray's default is to kill it after 3 s: too short for a last checkpoint.
+# A stopped job gets SIGTERM. By default, Ray kills it after 3 s, too early for a last checkpoint.
 STOP_VARIABLES = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "120"}
 METRICS_PORT = 8090
 # Drains a spot node when its cloud announces a preemption.

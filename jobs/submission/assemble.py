@@ -49,8 +49,8 @@ def collect_bundle(spec: JobSpec) -> Bundle:
     """Collects the files to package with a recipe.
 
     Raises:
-        ConfigError: the working directory is too large (the message has the largest files), or data cannot be shipped
-            (see `ship`).
+        ConfigError: requirements or patterns are not valid, a file cannot be read, or data cannot be shipped (see
+            `ship`).
     """
     requested, config, root = spec.job.runtime_env, spec.config, spec.root
     constraints = root / CONSTRAINTS

@@ -249,7 +249,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def bare_app(*, openapi_url: str | None, **options: Any) -> FastAPI:
-    """Returns a FastAPI app without pages that load third-party scripts, redirects and telemetry."""
+    """Returns a FastAPI app without redirects, telemetry, and pages that load third-party scripts."""
     return FastAPI(
         openapi_url=openapi_url,
         docs_url=None,

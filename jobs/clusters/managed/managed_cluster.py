@@ -66,7 +66,7 @@ def down(record: Record, *, say: Callable[[str], None], force: bool = False) -> 
 
 
 def with_head(record: Record) -> RayUpRecord:
-    """Returns the record of a cluster whose head is on another machine, for SSH.
+    """Returns the record for SSH access to the head.
 
     Raises:
         ConflictError: the cluster is local, so this machine is its head.
