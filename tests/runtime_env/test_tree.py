@@ -248,6 +248,6 @@ def test_the_size_names_the_largest_and_how_to_leave_them_out(tmp_path: Path, mo
     assert len(size.largest) == 10
     assert size.total_bytes == 4 * package.MIB + sum(range(20))
     assert "weights.bin 4.0 MiB" in size.message
-    assert "less than 3 MiB" in size.message
+    assert "Limits are 3 MiB as a zip" in size.message
     assert "job.runtime_env.excludes: [/weights.bin]" in size.message
     assert package_size(list_tree(tmp_path, ["/weights.bin"])).fits

@@ -161,7 +161,7 @@ def test_a_name_that_is_taken_is_told_before_anything_is_checked(
     code, message = run_failing(capsys, "submit", *recipe)
     assert code == ConflictError.exit_code
     assert message == "error: run old exists already, STOPPED: continue it (`rayscribe resume old`), or " + (
-        "give another name (--set run.name=…)\n"
+        "use another name (--set run.name=…)\n"
     )
 
 
@@ -174,7 +174,7 @@ def test_a_run_that_failed_before_it_had_a_folder_is_said_to_have_no_model(
         ConflictError.exit_code,
         "error: --model speech: the run ended before it had a model: FAILED · data.train: /x.csv: no such file\n",
     )
-    assert f"  run folder {known.url}, which is not there\n" in run("status", "speech").output
+    assert f"  run folder {known.url}, which does not exist\n" in run("status", "speech").output
 
 
 def test_an_attempt_without_a_queue_is_no_job_of_ray(ledger: Ledger, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class TestInit:
             (
                 ["../speech", "--language", "Englsh"],
                 2,
-                "--language 'Englsh': Whisper has no token for 'Englsh'; did you mean English? A language",
+                "--language 'Englsh': Whisper has no token for 'Englsh'; did you mean English? To use",
             ),
             (["../speech", "--encoding", "latin-99"], 2, "--encoding latin-99: not a text encoding of Python"),
             (["../speech", "--model", "gpt"], 2, "--model gpt: use scratch, or a Whisper's folder"),

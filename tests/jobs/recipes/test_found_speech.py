@@ -98,7 +98,7 @@ class TestManifests:
         both = r"\(where, what\) which one names the recordings\? .*--audio-column; .*transcripts\? .*--text-column"
         with pytest.raises(ConfigError, match=both):
             look(corpus)
-        nothing = "without transcripts there is nothing to train on"
+        nothing = "the transcripts, without which there is nothing to train on"
         with pytest.raises(ConfigError, match=rf"which one names the transcripts\? .*--text-column .*text.*{nothing}"):
             look(corpus, audio="where")
         with pytest.raises(ConfigError, match=r"\(where, what\) none is 'path': name it with --audio-column$"):
@@ -169,7 +169,7 @@ class TestManifests:
         assert [row["text"] for row in measured.rows[ALL]] == ["text 0", "text 2", "text 3"]
         assert measured.unreadable == ("all/001.wav: no such file",)
         shutil.rmtree(corpus.parent / "all")
-        with pytest.raises(DataError, match=r"none of the 4 recordings .* no such file.* correct their paths"):
+        with pytest.raises(DataError, match=r"none of the 4 checked recordings .* no such file.* correct their paths"):
             measure(look(corpus), print)
 
 
@@ -249,7 +249,9 @@ class TestCorpora:
 
     def test_of_several_languages_one_is_to_be_named(self, common_voice: Path) -> None:
         shutil.copytree(common_voice, common_voice.parent / "hr")
-        with pytest.raises(ConfigError, match=r"several languages \(hr, sr\): name the folder of one, .*/hr"):
+        with pytest.raises(
+            ConfigError, match=r"several languages of Common Voice \(hr, sr\): name one's folder, e\.g\. .*/hr"
+        ):
             look(common_voice.parent)
 
     def test_librispeech_has_speakers_and_its_folders_are_splits(self, tmp_path: Path) -> None:
@@ -323,7 +325,7 @@ def empty_manifest(folder: Path) -> str:
         (
             no_transcripts,
             ConfigError,
-            r"recordings \(2\), but no transcripts, .* into a/b.txt next to a/b.wav .* path,text",
+            r"recordings \(2\), but no transcripts, .* of a/b.wav to a/b.txt .* path,text",
         ),
         (empty_transcripts, ConfigError, "each .txt is empty"),
         (other_encoding, DataError, r"a.txt: byte 2 \(line 1\) is not UTF-8.* --encoding"),

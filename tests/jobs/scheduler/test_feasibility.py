@@ -52,7 +52,7 @@ class TestNeverFits:
     def test_an_elastic_run_whose_fewest_workers_do_not_fit(self) -> None:
         text = self.reason_for(8, {"GPU": 2}, cluster(10), fewest=6)
         assert text is not None
-        assert "set scaling.num_workers.min and max to at most 5, or name" in text
+        assert "set scaling.num_workers.min and max to at most 5, or use" in text
 
     def test_a_cluster_without_gpus(self) -> None:
         assert self.reason_for(1, {"GPU": 1, "CPU": 1}, cluster()) == (
@@ -64,7 +64,7 @@ class TestNeverFits:
         text = self.reason_for(1, {"GPU": 1, "accelerator_type:A100": 0.001}, cluster(4))
         assert text is not None
         assert text.endswith(
-            "0 accelerator_type:A100; set scaling.accelerator_type to one that is there, or name a "
+            "0 accelerator_type:A100; set scaling.accelerator_type to an available type, or use a "
             "larger cluster (job.address)"
         )
 

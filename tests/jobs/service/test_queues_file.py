@@ -85,7 +85,7 @@ def test_what_is_written_can_be_read_again(file: Path) -> None:
         ("patience_s: -1", "patience_s: Input should be greater than or equal to 0 (got -1)"),
         ('queues: {"late night": {}}', "queues.late night: a queue's name is letters, digits and . _ -"),
         ("queues: {1: {}}", "queues.1: a queue's name is"),
-        ("[1, 2]", "holds a list, not the keys patience_s, storages, s3_endpoints, queues"),
+        ("[1, 2]", "has a list, not the keys patience_s, storages, s3_endpoints, queues"),
         ("queues: {", "cannot be read as YAML"),
         ("patience_s: 5\nqueues: {}\npatience_s: 6", "line 3: duplicate key patience_s"),
     ],

@@ -118,7 +118,9 @@ def test_a_request_that_another_site_s_page_may_have_sent_changes_nothing(
     sent = {name: url if value == "OWN" else value for name, value in headers.items()}
     with httpx.Client(base_url=url, cookies={COOKIE: harness.token}, timeout=30) as client:
         for path in ("/ui/stop/run-training", "/ui/resume/run-failed", SIGN_IN, "/ui/sign-out"):
-            assert "another site" in text_of(read_page(client.post(path, headers=sent), 403))
+            assert "does not come from a page of this service" in text_of(
+                read_page(client.post(path, headers=sent), 403)
+            )
     assert harness.ledger.run("run-training").stop_requested_s is None
     assert harness.ledger.run("run-failed").state == "FAILED"
 
@@ -164,7 +166,7 @@ def test_an_error_of_the_service_is_a_page_without_its_text(
 
     monkeypatch.setattr(Ledger, "runs", broken)
     shown = text_of(read_page(visitor.get("/ui/runs"), 500))
-    assert "error of the service" in shown and "secret" not in shown
+    assert "internal error" in shown and "secret" not in shown
 
 
 def test_without_tokens_the_pages_are_for_this_machine(harness: BackendHarness) -> None:
