@@ -24,6 +24,7 @@ from trainers.pipeline.experiment import (
     content_name,
     describe,
     fill_missing_content_hashes,
+    fill_new_fields,
     resolve_fields,
 )
 from trainers.run_folder.journal import State
@@ -142,7 +143,7 @@ def decide(
     before = state.experiment["experiment"]
     resolved = resolve_config(state, config)
     wanted = fill_missing_content_hashes(describe(resolved, data_keys, began_from=before.get(BEGAN_FROM)), before)
-    before = fill_missing_content_hashes(before, wanted)
+    before = fill_new_fields(fill_missing_content_hashes(before, wanted), wanted, resolved)
     if wanted != before:
         changed = [name for name in sorted({*before, *wanted}) if before.get(name) != wanted.get(name)]
         fields = _free_changes(previous, resolved)
@@ -192,7 +193,7 @@ def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapp
         before = known["experiment"]
         resolved = resolve_fields(config, cache_url_of(config), before)
         wanted = fill_missing_content_hashes(describe(resolved, data_keys), before)
-        if wanted == fill_missing_content_hashes(before, wanted):
+        if wanted == fill_new_fields(fill_missing_content_hashes(before, wanted), wanted, resolved):
             return Continuation(resolved, _experiment(known["id"], wanted, lengths))
     resolved = resolve_fields(config, cache_url_of(config), None)
     return Continuation(resolved, _experiment(uuid.uuid4().hex, describe(resolved, data_keys), lengths))

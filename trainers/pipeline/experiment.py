@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import default_window_shards
 from trainers.run_folder.resume import FROM
@@ -119,6 +121,17 @@ def fill_missing_content_hashes(one: Mapping[str, Any], other: Mapping[str, Any]
     """Returns a description with file hashes that only the other one has, since not all files are read each time."""
     unknown = {name for name in other.keys() - one.keys() if name.endswith(content_name(""))}
     return {**one, **{name: other[name] for name in unknown}}
+
+
+def fill_new_fields(before: Mapping[str, Any], wanted: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """Returns a description with the defaults of fields that only `wanted` has, since an earlier version wrote it."""
+    filled = {**before}
+    for name in wanted.keys() - before.keys():
+        part, _, field = name.partition(".")
+        fields = type(getattr(config, part)).model_fields if part in type(config).model_fields else {}
+        if field in fields:
+            filled[name] = to_jsonable_python(fields[field].get_default(call_default_factory=True))
+    return filled
 
 
 def content_name(name: str) -> str:

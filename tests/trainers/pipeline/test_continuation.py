@@ -55,6 +55,35 @@ class TestAnyChange:
         _check(config(FIRST), second_start(random.Random(seed), FIRST, sorted(FIELDS)))
 
 
+class TestFieldOfALaterVersion:
+    """A run of an earlier version, whose description lacks a field, began with the field's default."""
+
+    @staticmethod
+    def without(name: str, config: TrainConfig) -> State:
+        state = started(config)
+        assert state.experiment is not None
+        described = {key: value for key, value in state.experiment["experiment"].items() if key != name}
+        assert len(described) == len(state.experiment["experiment"]) - 1
+        return replace(state, experiment={**state.experiment, "experiment": described})
+
+    @pytest.mark.parametrize(
+        ("name", "other"),
+        [
+            ("training.weight_decay", 0.5),
+            ("augment.speed_factors", [0.9]),
+            ("adapt.target_modules", ["q_proj"]),
+            ("data.max_duration_s", 7),
+            ("model.dropout", 0.5),
+        ],
+    )
+    def test_goes_on_with_the_default_alone(self, name: str, other: Any) -> None:
+        first = config(FIRST)
+        again(self.without(name, first), first, first)
+        with pytest.raises(ResumeError, match=rf"holds another experiment(.|\n)*{name}: "):
+            second = config({**FIRST, name: other, **({"adapt.method": "lora"} if "adapt" in name else {})})
+            again(self.without(name, first), first, second)
+
+
 LORA = {"adapt.method": "lora"}
 LAST = {"adapt.method": "last_n_layers", "adapt.n": 1}
 NOISE = {"augment.noise_manifest": "/data/noise.csv"}
