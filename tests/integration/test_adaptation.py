@@ -229,7 +229,7 @@ def test_what_the_model_does_not_have_is_refused_before_preparing(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for changes, words in (
-        ({**LORA, "adapt.target_modules": ["q_prj"]}, "q_prj is the end of no linear layer's name"),
+        ({**LORA, "adapt.target_modules": ["q_prj"]}, "no linear layer of whisper has a name that ends with q_prj"),
         ({"adapt.method": "last_n_layers", "adapt.n": 3}, r"adapt\.n is 3, but model\.encoder\.layers has 2"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -275,7 +275,7 @@ def test_an_adapter_whose_base_has_changed_is_not_continued(
     content = bytearray(base.read_bytes())
     content[-1] ^= 1
     base.write_bytes(content)
-    with pytest.raises(ResumeError, match="holds other weights than the run began with"):
+    with pytest.raises(ResumeError, match="has other weights than the run began with"):
         fit(wanted, LocalEngine())
 
 

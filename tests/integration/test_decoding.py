@@ -106,7 +106,7 @@ def test_a_run_chooses_weights_on_validation_and_says_how_each_score_was_made(
     assert test["best_path"]["scored"] == test["scored"] == 6
     assert f"the best path's WER is {test['best_path']['wer']:.1f}%" in result.headline
     card = folder.storage.read_bytes("model/README.md").decode()
-    assert "| test, the best path |" in card and "lm lm.arpa (SHA-256" in card and "takes the best path" in card
+    assert "| test, the best path |" in card and "lm lm.arpa (SHA-256" in card and "uses the best path" in card
     assert "rescoring_model gpt," in card and str(searching.run.storage_path) not in card
     assert fit(searching, LocalEngine()).totals == result.totals, "a finished run shows its score again"
     with pytest.raises(ResumeError, match=r"was scored with other decode settings; .* rayscribe evaluate"):

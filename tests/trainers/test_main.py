@@ -539,7 +539,7 @@ def test_gpus_that_nobody_has_asked_for_are_named(
     ray_connection.check_capacity(config({"scaling.accelerator": "cpu"}))
     assert capsys.readouterr().out == ""
     ray_connection.check_capacity(config({}))
-    assert "warning: no worker asks for a GPU, but the cluster has 1: set scaling.use_gpu" in capsys.readouterr().out
+    assert "warning: no worker requests a GPU, but the cluster has 1: set scaling.use_gpu" in capsys.readouterr().out
 
 
 def test_only_nodes_that_the_recipe_selects_by_their_labels_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The families of models: one line for each here, and the entry points `rayscribe.families` of other distributions.
+"""Lists the families of models: one line for each here, and the entry points `rayscribe.families` of others.
 
 Each line names the family's part of the config, which in turn names the family and imports neither torch nor
 transformers. Parts are imported on first use, so that the config does not depend on the models.
@@ -30,7 +30,7 @@ FAMILIES = {
 
 @cache
 def family_parts() -> Mapping[str, type[ModelPart]]:
-    """Returns the part of the config of each family, by `model.family`."""
+    """Returns each family's part of the config, by `model.family`."""
     return with_plugins("rayscribe.families", {name: resolve_name(part) for name, part in FAMILIES.items()})
 
 
@@ -44,7 +44,7 @@ def part_for(content: Mapping[str, Any]) -> tuple[type[ModelPart], dict[str, Any
 
 
 def decode_parts() -> Mapping[str, type[DecodePart]]:
-    """Returns the part of the config for decoding with each family's models, by `model.family`."""
+    """Returns each family's part of the config for decoding, by `model.family`."""
     return {name: part.decode_part for name, part in family_parts().items()}
 
 
@@ -70,7 +70,7 @@ def _read_model(content: Any, handler: ValidatorFunctionWrapHandler, info: Valid
 def _read_decode(content: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     if not isinstance(content, Mapping):
         return handler(content)
-    # None if the model part is not valid.
+    # The model is None if its part is not valid.
     model, parts = info.data.get("model"), decode_parts()
     family = None if model is None else model.family or (next(iter(parts)) if model.init == "scratch" else None)
     own = [model.decode_part] if model is not None else []
@@ -83,9 +83,9 @@ def _first_that_knows(
 ) -> tuple[type[PartType], dict[str, Any]]:
     """Returns the first candidate that knows all keys, else the one that knows most, and the keys that it reads.
 
-    Where the recipe does not name the family of its weights, this is a guess; `families.resolve_model` reads it from
-    the weights. A config may therefore have fields of another family: they are left out where they have their
-    defaults, or, failing that, where they are False.
+    If the recipe does not name the family of its weights, this is a guess; `families.resolve_model` reads it from the
+    weights. So a config may have fields of another family: those with their default value are left out, and if that
+    is not enough, those that are False.
     """
     read = [(part, _without_others(part, section, content, off)) for off in (False, True) for part in candidates]
     most = max(read[len(candidates) :], key=lambda each: len(each[1].keys() & each[0].model_fields.keys()))

@@ -23,12 +23,12 @@ from trainers.errors import ConfigError
 
 Config = TypeVar("Config", bound=AnyConfig)
 
-# The end of a run name that `with_run_name` has made from the time.
+# The suffix of a run name that `with_run_name` makes from the time.
 _OF_THE_TIME = re.compile(r"-\d{8}-\d{6}$")
 
 
 class FileKind(NamedTuple):
-    """A kind of YAML file, for messages: its name, an example, and the first of its keys."""
+    """A kind of YAML file, as messages describe it: its name, an example, and its first keys."""
 
     noun: str
     example: str
@@ -53,10 +53,10 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def shipped(path: Path) -> Path:
-    """Returns the path, or, if it does not exist, the shipped file of that name.
+    """Returns the path, or the shipped file of that name if the path does not exist.
 
-    `jobs/specs/whisper_micro.yaml` is found from any folder, and `whisper_micro` is that recipe, unless the current
-    folder has `whisper_micro.yaml`.
+    `jobs/specs/whisper_micro.yaml` is found from any folder. `whisper_micro` is the same recipe, unless the current
+    folder has a file `whisper_micro.yaml`.
     """
     if path.parent == Path() and not path.is_file():
         name = path.name.removesuffix(".yaml")
@@ -70,7 +70,7 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     """Reads a mapping from a file, or from the shipped file of that name.
 
     Raises:
-        ConfigError: the file is missing, is not YAML, or is not a mapping.
+        ConfigError: The file is missing, is not YAML, or is not a mapping.
     """
     speech = shlex.quote(str(path))
     if kind == RECIPE and path.suffix.lower() in _TABLES and path.is_file():
@@ -78,7 +78,7 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     try:
         content = load_yaml_file(shipped(path))
     except FileNotFoundError:
-        # A file of one's own is rarely a shipped recipe misspelled.
+        # A path or a name with an extension is rarely a misspelled shipped recipe.
         cutoff = 0.5 if path.name == str(path) == path.stem else 0.8
         near = difflib.get_close_matches(path.stem, shipped_recipes(), n=3, cutoff=cutoff) if kind == RECIPE else []
         meant = f" (did you mean {' or '.join(near)}?)" if near else ""
@@ -93,7 +93,7 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}; make it readable") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: holds {yaml_kind(content)}, not the keys {kind.keys}")
+        raise ConfigError(f"{path}: contains {yaml_kind(content)}, not the keys {kind.keys}")
     return content
 
 
@@ -108,12 +108,12 @@ def build_any_config(
 ) -> AnyConfig:
     """Validates the content of a recipe of any kind, with overrides applied; messages name `origin` as its source.
 
-    Paths may contain variables of `environment` as `${NAME}`, by default of the process's own; parts outside `scope`
-    may be missing. Problems in `known` are reported with the others; if there are any problems, `further` looks for
-    more in the parts of the recipe that could be read.
+    Paths may contain variables of `environment`, by default the process's, as `${NAME}`; parts outside `scope` may be
+    missing. Problems in `known` are reported with the others; if there are any problems, `further` looks for more in
+    the parts of the recipe that could be read.
 
     Raises:
-        ConfigError: every problem, with its field, value and fix.
+        ConfigError: There are problems; the message lists each with its field, value and fix.
     """
     variables = os.environ if environment is None else environment
     content, unread = read_ds_config(content)
@@ -137,17 +137,17 @@ def build_config(
     environment: Mapping[str, str] | None = None,
     scope: ConfigScope = TRAIN_SCOPE,
 ) -> TrainConfig:
-    """Validates the content of a training recipe, see `build_any_config`; refuses that of a program, too."""
+    """Validates the content of a recipe as `build_any_config` does; also refuses a recipe that does not train."""
     config = build_any_config(content, origin=origin, environment=environment, scope=scope)
     if not isinstance(config, TrainConfig):
-        raise ConfigError(f"{origin}: trainer is {config.trainer}, but a training is needed here: name its recipe")
+        raise ConfigError(f"{origin}: trainer is {config.trainer}, but a training is needed here: give its recipe")
     return config
 
 
 def read_ds_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Replaces `strategy.ds_config`, a path, by the file's content, so that all nodes have it and edits do nothing.
+    """Returns a copy in which the path in `strategy.ds_config` is replaced by the file's content, and any problems.
 
-    Returns a copy of the content, and a line if the file cannot be read.
+    So all nodes have the content, and later edits of the file have no effect.
     """
     result = copy_levels(content)
     part = result.get("strategy")
@@ -163,7 +163,7 @@ def read_ds_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 
 def with_run_name(config: Config, recipe: Path | None, now: datetime) -> Config:
-    """Returns the config with its run named: the config's own name, or one made from the recipe's name and the time."""
+    """Returns the config with a run name; one that has none gets a name made from the recipe's and the time."""
     if config.run.name is not None:
         return config
     stem = re.sub(r"[^A-Za-z0-9.-]+", "-", recipe.stem).strip("-.") if recipe is not None else ""
@@ -172,7 +172,7 @@ def with_run_name(config: Config, recipe: Path | None, now: datetime) -> Config:
 
 
 def same_command(name: str) -> str:
-    """Returns what continues a run that was started by hand; a run name made from the time must be given."""
+    """Returns what a user runs to continue a run started by hand; a name made from the time must be given again."""
     return f"the same recipe with --set run.name={name}" if _OF_THE_TIME.search(name) else "the same command"
 
 

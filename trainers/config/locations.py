@@ -1,4 +1,4 @@
-"""The paths of a config: `${NAME}`, `~`, relative ones, folders of runs and prepared sets. Touches no storage."""
+"""Resolves the paths of a config: `${NAME}`, `~`, relative paths, run folders, prepared sets. Opens no storage."""
 
 import os
 import re
@@ -29,7 +29,7 @@ Config = TypeVar("Config", bound=AnyConfig)
 RAY_DEFAULT_STORAGE = "~/ray_results"
 # The members of a mix have path fields of the same names as the data part.
 _MIX = "mix"
-# Further paths of a recipe, and whether each may be a name on the Hub; the others are read together with the recipe.
+# Other paths of a recipe, and whether each may be a name on the Hub; if not, its file is read with the recipe.
 _OTHER_PATHS: dict[tuple[str, ...], bool] = {
     ("data", "dataset", "name"): True,
     ("strategy", "ds_config"): False,
@@ -59,7 +59,7 @@ def variables_in(text: str) -> list[str]:
 
 
 def with_variables(text: str, environment: Mapping[str, str]) -> str:
-    """Returns a path with the variables that are set replaced by their values."""
+    """Returns a path in which variables that are set are replaced by their values."""
     return _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text)
 
 
@@ -75,7 +75,7 @@ def _may_be_hub_id(part: str, field: str) -> bool:
 
 
 def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yields part, field and value of each path in the content of a recipe that is a string.
+    """Yields part, field and value of each path in a recipe's content; skips values that are not strings.
 
     The fields of a mix are `mix.<number of the member>.<field>`.
     """
@@ -104,11 +104,11 @@ def set_path(content: dict[str, Any], part: str, field: str, value: str) -> None
 def anchored(
     content: Mapping[str, Any], base: Path, root: Path | None = None, *, storage: bool = True
 ) -> dict[str, Any]:
-    """Returns a copy of a recipe's content in which paths relative to `base` are absolute, or relative to `root`.
+    """Returns a copy of a recipe's content; its paths relative to `base` become absolute, or relative to `root`.
 
-    Paths become relative to `root`, the folder of a package, if they lead into it, except storage paths, which always
-    become absolute, or stay unchanged if `storage` is false. Paths that begin with `~` or a variable stay unchanged, as
-    does a name on the Hub, unless `base` has a folder of that name.
+    Paths into `root`, the folder of a package, become relative to it, except storage paths, which become absolute, or
+    stay unchanged if `storage` is False. Paths that begin with `~` or a variable stay unchanged, as does a name on the
+    Hub, unless `base` has a folder of that name.
     """
     result = copy_levels(content)
     for part, field, value in path_values(content):
@@ -126,7 +126,7 @@ def anchored(
 
 
 def as_written_to(file: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a recipe's content to write to `file`: its paths, relative to the current folder, are adapted."""
+    """Returns a recipe's content for `file`, with paths relative to the current folder adapted to the file's folder."""
     folder, here = file.absolute().parent.resolve(), Path.cwd()
     return content if folder == here else anchored(content, here, folder)
 
@@ -148,7 +148,7 @@ def anchored_override(override: Override, base: Path, root: Path | None = None, 
 def expand_variables(
     content: Mapping[str, Any], environment: Mapping[str, str], scope: ConfigScope = TRAIN_SCOPE
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns a copy with `${NAME}` in paths replaced, and a line for each unset variable of a path that is read."""
+    """Returns a copy with `${NAME}` in paths replaced, and a line for each unset variable that `scope` needs."""
     result, problems = copy_levels(content), []
     for part, field, value in path_values(content):
         problems += [
@@ -162,9 +162,9 @@ def expand_variables(
 
 
 def expand_home(content: Mapping[str, Any], fields: Collection[tuple[str, str]] | None = None) -> dict[str, Any]:
-    """Returns a copy in which a leading `~` of paths is the home folder; `~name` of an unknown user stays as it is.
+    """Returns a copy in which a leading `~` of paths is replaced by the home folder; `~name` of an unknown user stays.
 
-    `fields`: part and field of the paths to expand. None: all.
+    `fields` has part and field of the paths to expand; if None, all paths are expanded.
     """
     result = copy_levels(content)
     for part, field, value in path_values(content):
@@ -175,7 +175,7 @@ def expand_home(content: Mapping[str, Any], fields: Collection[tuple[str, str]] 
 
 
 def make_paths_absolute(config: Config, base: Path) -> Config:
-    """Returns the config with every relative path joined to `base`, as in `anchored`."""
+    """Returns the config with every relative path joined to `base`, as `anchored` does."""
     content = config.model_dump(include={part for part, _ in _path_fields()})
     for part, field, value in path_values(anchored(content, base)):
         config = _with_value(config, [part, *field.split(".")], value)
@@ -183,7 +183,7 @@ def make_paths_absolute(config: Config, base: Path) -> Config:
 
 
 def _with_value(config: Any, path: Sequence[str], value: str) -> Any:
-    """Returns a part of a config, or a tuple of parts, with another value at the end of a path."""
+    """Returns a copy of a part of a config, or of a tuple of parts, with a new value at a path of names."""
     if not path:
         return value
     name, *rest = path
@@ -193,10 +193,10 @@ def _with_value(config: Any, path: Sequence[str], value: str) -> Any:
 
 
 def relative_storage(config: AnyConfig) -> list[str]:
-    """Returns a line for each storage path that, inside a job, would lie in the session copy that Ray deletes."""
+    """Returns a line for each relative storage path, which in a job would be in the copy that Ray deletes."""
     values = [(part, field, getattr(getattr(config, part, None), field, None)) for part, field in STORAGE_FIELDS]
     return [
-        f"{part}.{field} is {value}, a relative path inside a Ray job: it would lie in the job's copy of the "
+        f"{part}.{field} is {value}, a relative path inside a Ray job: it would be in the job's copy of the "
         f"working directory, which Ray deletes. Give an absolute folder or a URL (--set {part}.{field}=/…)"
         for part, field, value in values
         if value is not None and not is_absolute(value)
@@ -210,9 +210,9 @@ def refuse_relative_storage(config: AnyConfig) -> None:
 
 
 def unresolved_paths(config: AnyConfig, variables: Collection[str]) -> list[str]:
-    """Returns a line for each path of a submitted config that would not mean the same to the service and on every node.
+    """Returns a line for each path of a submitted config that would not be the same for the service and every node.
 
-    `variables`: those that each node resolves, since the job sets them.
+    `variables` are those that the job sets, so that each node resolves them.
     """
     problems = []
     if config.run.storage_path is None:
@@ -226,7 +226,7 @@ def unresolved_paths(config: AnyConfig, variables: Collection[str]) -> list[str]
         if path_in(value).startswith("~"):
             problems.append(
                 f"{part}.{field}: {value} is another folder on each machine unless the cluster is on this one: give an "
-                f"absolute one, or a URL (--set {part}.{field}=/…)"
+                f"absolute folder, or a URL (--set {part}.{field}=/…)"
             )
         elif names and (part, field) == ("run", "storage_path"):
             problems.append(

@@ -1,4 +1,4 @@
-"""Packages that only some configs need: for a strategy, a tracker or a beam search. Imports none of them."""
+"""Names the packages that only some configs need, for a strategy, a tracker or a beam search; imports none of them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ class OptionalPackage:
     """The packages that a value of a config requires.
 
     Attributes:
-        value: The value, with its field.
-        modules: Modules, any of which is sufficient.
+        value: The field and its value.
+        modules: Names of modules, any of which is sufficient.
+        requirements: What pip installs, unless there is an `extra`.
         alternative: What to do without the packages.
-        extra: Rayscribe's extra that has them. None: no extra has them.
+        extra: Rayscribe's extra that installs them; None if there is none.
     """
 
     value: str
@@ -49,7 +50,7 @@ BEAM_SEARCH = OptionalPackage(
 
 
 _NAMED_AS_THEY_ARE = ("clearml", "codecarbon", "dagshub", "dvclive", "neptune", "swanlab")
-# By transformers' names, with its own conditions (integrations/integration_utils.py); `kubeflow` needs no package.
+# Trackers by transformers' names, with its conditions (integrations/integration_utils.py); `kubeflow` needs no package.
 TRACKERS: Mapping[str, OptionalPackage] = {
     name: OptionalPackage(
         f"training.report_to {name}", (module,), (requirement,), f"leave {name} out of training.report_to", extra
@@ -57,7 +58,7 @@ TRACKERS: Mapping[str, OptionalPackage] = {
     for name, module, requirement, extra in (
         *((name, name, name, None) for name in _NAMED_AS_THEY_ARE),
         *((name, name, name, name) for name in ("trackio", "wandb")),
-        # mlflow-skinny, the client, is enough; a server needs all of mlflow.
+        # The client, mlflow-skinny, is enough; a server needs all of mlflow.
         ("mlflow", "mlflow", "mlflow-skinny", "mlflow"),
         ("azure_ml", "azureml.core.run", "azureml-sdk", None),
         ("comet_ml", "comet_ml", "comet-ml", None),
@@ -74,7 +75,7 @@ def packages_for_training(config: TrainConfig) -> list[OptionalPackage]:
 
 
 def packages_for(config: TrainConfig) -> list[OptionalPackage]:
-    """Returns the packages that the config requires in addition to the dependencies. Pure."""
+    """Returns the packages that the config requires in addition to Rayscribe's dependencies. Pure."""
     searches = config.decode.settings and config.decode.extra == BEAM_SEARCH.extra
     needs = [*packages_for_training(config), *([BEAM_SEARCH] if searches else [])]
     return [need for need in needs if need is not TRACKERS["tensorboard"]]

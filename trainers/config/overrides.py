@@ -1,4 +1,4 @@
-"""`--set a.b=value`: fields of a recipe that are given on the command line."""
+"""Parses and applies `--set a.b=value`, which sets a field of a recipe on the command line."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ Override = tuple[tuple[str, ...], Any]
 
 
 def parse_override(text: str) -> Override:
-    """Parses `a.b=value`, the value as YAML (`null`, `3`, `[a, b]`); raises ConfigError if it has another form."""
+    """Parses `a.b=value`, whose value is YAML (`null`, `3`, `[a, b]`); raises ConfigError if the text is not valid."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: write it as key.subkey=value, e.g. --set training.max_steps=200")

@@ -1,4 +1,4 @@
-"""The YAML that a user writes, as frozen, typed parts: TrainConfig, or with `trainer: script` ScriptConfig.
+"""Defines the YAML that a user writes, as frozen, typed parts: TrainConfig, or with `trainer: script` ScriptConfig.
 
 Imports no torch.
 
@@ -29,7 +29,7 @@ TRAINER = (
     "huggingface: a training, configured by the other parts. script: an unmodified program; such a recipe has only the "
     "parts run, script, scaling and job."
 )
-# Ray's names of accelerators other than GPUs: a worker would reserve them, and train on CPUs.
+# Ray's names of accelerators other than GPUs, which a worker would reserve, and then train on CPUs.
 UNUSED_ACCELERATORS = ("FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores")
 
 
@@ -113,7 +113,7 @@ class TrainConfig(Part):
     @rule
     def _ranking_fits(self) -> Iterator[str]:
         attribute, order = self.checkpoint.checkpoint_score_attribute, self.checkpoint.checkpoint_score_order
-        # The better order of each metric; for the recipe's own metrics, the recipe names it.
+        # Whether less or more is better, by metric; the recipe says so for its own metrics.
         orders = {f"eval_{name}": metric.order for name, metric in known_metrics().items()}
         orders |= {f"eval_{name}": order for name in self.scoring.metrics}
         if attribute is not None and attribute not in orders:
@@ -176,7 +176,7 @@ CONFIGS: Mapping[str, type[TrainConfig] | type[ScriptConfig]] = {"huggingface": 
 
 
 def trainer_of(content: Mapping[str, Any]) -> str:
-    """Returns the kind of run that the content of a recipe asks for; raises ConfigError if the kind is unknown."""
+    """Returns `trainer` in the content of a recipe, or its default; raises ConfigError if the value is unknown."""
     trainer = content.get("trainer", "huggingface")
     if not isinstance(trainer, str) or trainer not in CONFIGS:
         raise ConfigError(f"trainer: must be one of {', '.join(CONFIGS)} (got {trainer!r})")

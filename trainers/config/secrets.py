@@ -1,4 +1,4 @@
-"""Secrets by reference: a job has their names, each node their values; the process that needs them resolves them.
+"""Resolves secrets: a job has references to them, each node has their values, and a process resolves those it needs.
 
 RAYSCRIBE_SECRETS holds JSON: {"NAME": {"env": "VARIABLE_OF_THE_NODE"}} or {"NAME": {"file": "/path/on/the/node"}}.
 """
@@ -16,12 +16,12 @@ KINDS = ("env", "file")
 
 
 def resolve_secrets(environment: MutableMapping[str, str]) -> None:
-    """Sets each variable in a job's `job.runtime_env.secrets` to the node's value for it.
+    """Sets each variable in a job's `job.runtime_env.secrets` to the value that this node has for it.
 
-    Idempotent, also in processes that inherit the variables.
+    It may be called again, also in processes that inherit the variables.
 
     Raises:
-        ConfigError: a reference cannot be resolved; the message has its name, never a value. No variable has been set.
+        ConfigError: A reference cannot be resolved; the message has its name, never a value. No variable is set then.
     """
     references = _references(environment.get(REFERENCES) or "{}")
     sources = {name: place["env"] for name, place in references.items() if "env" in place}
@@ -34,7 +34,7 @@ def resolve_secrets(environment: MutableMapping[str, str]) -> None:
 def add_secrets(environment: MutableMapping[str, str], names: Iterable[str]) -> None:
     """Marks more variables of a process as secret, so that their values are masked in its output."""
     references = _references(environment.get(REFERENCES) or "{}")
-    # The value of a source is masked already, and no other secret may have its name.
+    # The value of a source is already masked, and no other secret may have its name.
     known = {*references, *(place.get("env") for place in references.values())}
     new = {name: {"env": name} for name in names if name not in known and environment.get(name)}
     if new:
@@ -42,7 +42,7 @@ def add_secrets(environment: MutableMapping[str, str], names: Iterable[str]) -> 
 
 
 def secret_lines(environment: Mapping[str, str]) -> list[str]:
-    """Returns each line of the values that `resolve_secrets` has set, longest first, to mask them in output."""
+    """Returns the lines of all secret values, longest first, to mask them in output."""
     names = _references(environment.get(REFERENCES) or "{}")
     lines = {line for name in names for line in environment.get(name, "").splitlines() if line.strip()}
     return sorted(lines, key=len, reverse=True)
@@ -90,8 +90,8 @@ def _value(name: str, place: dict[str, str], environment: MutableMapping[str, st
         ) from None
     if not value or "\0" in value or len(content) > MAX_BYTES:
         raise ConfigError(
-            f"{_named(name)} refers to {path}, which is empty, holds a NUL byte or has more than {MAX_BYTES} bytes: "
-            "it must hold the secret's text alone"
+            f"{_named(name)} refers to {path}, which is empty, has a NUL byte or has more than {MAX_BYTES} bytes: "
+            "it must contain only the secret's text"
         )
     return value
 

@@ -1,4 +1,4 @@
-"""The location of a storage in a config, and the options of access to it. `trainers.storage` opens these locations."""
+"""Defines locations of storage in a config, and the options of access. `trainers.storage` opens these locations."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,27 +11,27 @@ from trainers.errors import ConfigError
 
 S3_SCHEME, GS_SCHEME, AZ_SCHEME = "s3://", "gs://", "az://"
 HUB_SCHEME = "hf://"
-# URL prefixes of each kind of storage; any other path is a folder.
+# The URL prefixes of storage; any other path is a folder.
 URL_SCHEMES = (S3_SCHEME, GS_SCHEME, AZ_SCHEME)
 SUPPORTED = "a folder, or an s3://bucket/…, gs://bucket/… or az://container/… URL"
-# Variables with the server of a URL, for a config that names none; the first that is set is used.
+# Variables with the endpoint of a storage, for a config that has none; the first that is set is used.
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 GOOGLE_ENDPOINT_VARIABLES = ("STORAGE_EMULATOR_HOST",)
 AZURE_ENDPOINT_VARIABLES = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 AZURE_ACCOUNT_VARIABLES = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")
-# Variables that are read if a field of the run part is not set, by scheme and field.
+# The variables that are read if a field of the run part is not set, by scheme and field.
 VARIABLES_OF_FIELDS: Mapping[str, Mapping[str, Sequence[str]]] = {
     S3_SCHEME: {"s3_endpoint_url": ENDPOINT_VARIABLES},
     GS_SCHEME: {"gs_endpoint_url": GOOGLE_ENDPOINT_VARIABLES},
     AZ_SCHEME: {"az_account": AZURE_ACCOUNT_VARIABLES, "az_endpoint_url": AZURE_ENDPOINT_VARIABLES},
 }
-# The start of a URL, also of one that lost a slash when it was handled as a path, or of a bucket without slashes.
+# The start of a URL, even if it lost a slash when it was handled as a path, or if a bucket has no slashes.
 _LIKE_A_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/|(s3|gs|az):", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class S3Access:
-    """Access to an S3 bucket: the fields of `run.s3_buckets`. Credentials are each process's own."""
+    """Access to an S3 bucket, with the fields of `run.s3_buckets`. Each process has its own credentials."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -41,7 +41,7 @@ class S3Access:
 
 @dataclass(frozen=True)
 class StorageOptions:
-    """Options of access to storage, in addition to its URL: the fields of the run part of the same names."""
+    """Options of access to storage, in addition to its URL, as in the fields of the run part of the same names."""
 
     s3_endpoint_url: str | None = None
     s3_region: str | None = None
@@ -65,14 +65,14 @@ class StorageOptions:
         return self.s3_buckets.get(bucket, usual)
 
     def servers(self) -> dict[str, str]:
-        """Returns each server that is named, by field of the run part."""
+        """Returns the URL of each server that is named, by field of the run part."""
         names = ("s3_endpoint_url", "gs_endpoint_url", "az_endpoint_url")
         named: dict[str, str | None] = {name: getattr(self, name) for name in names}
         named |= {f"s3_buckets.{bucket}.endpoint_url": each.endpoint_url for bucket, each in self.s3_buckets.items()}
         return {field: url for field, url in named.items() if url is not None}
 
     def identities(self) -> dict[str, tuple[str, str]]:
-        """Returns the account that each field chooses, and the environment variable that would choose it, by field."""
+        """Returns, by field, the profile or account that it selects, and the variable that would select it instead."""
         profiles = {f"s3_buckets.{bucket}.profile": each.profile for bucket, each in self.s3_buckets.items()}
         profiles["s3_profile"] = self.s3_profile
         named = {field: (profile, "AWS_PROFILE") for field, profile in profiles.items() if profile is not None}
@@ -88,7 +88,7 @@ def is_url(location: str) -> bool:
 
 
 def is_web_url(location: str) -> bool:
-    """Returns True if a location is the URL of a web server, which is read from and not written to."""
+    """Returns True if a location is the URL of a web server, which is only read."""
     return location.startswith(("https://", "http://"))
 
 
@@ -103,13 +103,13 @@ def is_remote(location: str) -> bool:
 
 
 def unreadable_url(location: str) -> str | None:
-    """Returns why data at a location that looks like a URL cannot be read; None if it can, or if it is a path."""
+    """Returns why data at a location that looks like a URL cannot be read; None if it can, or if that is a path."""
     if is_hub_url(location):
         return None
     if not is_web_url(location):
         return unsupported_url(location)
     has_user = "@" in urlsplit(location).netloc
-    return "it holds a user name: data with a login is read from a bucket, or a folder" if has_user else None
+    return "it contains a user name: data with a login is read from a bucket, or a folder" if has_user else None
 
 
 def unsupported_url(location: str) -> str | None:
@@ -121,13 +121,13 @@ def unsupported_url(location: str) -> str | None:
 
 
 def refused_url(location: str, instead: str) -> str | None:
-    """Returns why a location that looks like a URL is refused; the reason does not repeat the URL. None: other text."""
+    """Returns why a location that looks like a URL is refused, without repeating the URL; None for other text."""
     found = _LIKE_A_URL.match(location)
     return f"{found[1] or found[2]}:// is not supported: give {instead}" if found is not None else None
 
 
 def without_password(url: str) -> str:
-    """Returns a text, which may be a URL, for use in messages: without user, password and query."""
+    """Returns a text for messages; if it is a URL, without user, password and query."""
     before, at, rest = url.rpartition("@")
     scheme = f"{before.partition('://')[0]}://" if "://" in before else ""
     return (f"{scheme}…@{rest}" if at else url).partition("?")[0]

@@ -1,4 +1,4 @@
-"""Strict YAML and JSON readers: what Python's readers drop, or expand without end, is an error with its line."""
+"""Reads YAML and JSON strictly: what Python's readers drop, or expand without limit, is an error with its line."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class YamlError(Exception):
-    """A text is not usable YAML, for a reason in a line, from 1; the excerpt is that line, with a mark at the place."""
+    """A text is not usable YAML. `line` is counted from 1; `excerpt` is that line, with a mark at the error."""
 
     def __init__(self, reason: str, line: int | None = None, excerpt: str = "") -> None:
         super().__init__(reason if line is None else f"line {line}: {reason}")
@@ -29,7 +29,7 @@ class YamlError(Exception):
 
 
 def load_yaml_file(path: Path) -> Any:
-    """Returns the single document in a UTF-8 file, or None; raises OSError, and YamlError as `load_yaml`."""
+    """Returns the single document in a UTF-8 file; None if it is empty. Raises OSError; YamlError as `load_yaml`."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -44,8 +44,8 @@ def load_yaml(text: str) -> Any:
     """Returns the single document in a text; None if the text is empty.
 
     Raises:
-        YamlError: the text is not YAML, has a key twice, contains itself, or is too deep, or too large with aliases
-            expanded.
+        YamlError: The text is not YAML, has a key twice or a recursive alias, or is nested too deeply or too large
+            once aliases are expanded.
     """
     with yaml_errors():
         return StrictLoader(text).get_single_data()
@@ -60,7 +60,7 @@ def load_json(text: str) -> Any:
 
 
 def load_json_list(text: str) -> list[tuple[int, Any]]:
-    """Returns the values in a JSON list, each with its line, from 1; raises ValueError like `load_json`."""
+    """Returns the values in a JSON list, each with its line (from 1); raises ValueError if the text is not one."""
     if not isinstance(load_json(text), list):
         raise ValueError("it is not a list")
     values, line, end = [], 1, 0
@@ -75,19 +75,19 @@ def load_json_list(text: str) -> list[tuple[int, Any]]:
 
 
 def _behind(text: str, position: int) -> int:
-    """Returns the position after any spaces and a comma."""
+    """Returns the position after any spaces and commas."""
     found = _BETWEEN.match(text, position)
     assert found is not None
     return found.end()
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Refuses invalid input before any value is constructed. Keys merged with `<<` may repeat those of the mapping."""
+    """A loader that refuses invalid input before it constructs any value. Keys merged with `<<` may repeat others."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
-        # By node: the number of values that it expands to, and its depth. A node that is still open has no entry.
+        # The number of values that a node expands to, and its depth. A node that is still being read has no entry.
         self._extents: dict[yaml.Node, tuple[int, int]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -130,7 +130,7 @@ class StrictLoader(yaml.SafeLoader):
 
 @contextmanager
 def yaml_errors() -> Iterator[None]:
-    """Raises a YamlError for any exception of PyYAML."""
+    """Returns a context that converts PyYAML's exceptions to YamlError."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
@@ -160,5 +160,5 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-# Module-level, since a manifest has a JSON text for each of its rows.
+# Made once, since each row of a manifest may be a JSON text.
 _JSON = json.JSONDecoder(object_pairs_hook=_without_repeats)

@@ -1,4 +1,4 @@
-"""The environment variables of a job: its config, as a JSON text, and facts that it cannot find out itself.
+"""Writes and reads the environment variables of a job: its config as JSON, and facts that it cannot find out itself.
 
 The ledger stores the same text of the config, byte for byte. On the node, only `${NAME}` of the job's own variables and
 paths relative to the package are resolved.
@@ -19,11 +19,11 @@ from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
 CONFIG_VARIABLE = "RAYSCRIBE_CONFIG"
-# A checkpoint that the service knows of. In the environment, as the config is.
+# The variable with a checkpoint that the service knows of.
 CHECKPOINT_VARIABLE = "RAYSCRIBE_CHECKPOINT"
-# Set for a cluster's head and its jobs: `CPU=64,GPU=16`. Ray has no call for what its autoscaler may add.
+# Set for a cluster's head and its jobs, e.g. `CPU=64,GPU=16`. Ray has no call that returns its autoscaler's limits.
 GROWTH_VARIABLE = "RAYSCRIBE_GROWS_TO"
-# The client's overrides, in the package. For the record only: no values are read from it.
+# The client's overrides, in the package, only for the record; the config does not depend on them.
 OVERRIDES_RECORD = ".rayscribe/overrides.yaml"
 
 
@@ -45,7 +45,7 @@ def read_submitted(environment: Mapping[str, str], working_dir: Path) -> AnyConf
         brought = {*runtime_env.get("env_vars", {}), *runtime_env.get("secrets", {})}
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ConfigError(
-            f"{CONFIG_VARIABLE} holds no submitted config: the service sets it; unset it to run task.py by hand"
+            f"{CONFIG_VARIABLE} has no submitted config: the service sets it; unset it to run task.py by hand"
         ) from None
     known = {name: environment[name] for name in brought if name in environment}
     expanded, missing = expand_variables(content, known)
@@ -58,12 +58,12 @@ def read_submitted(environment: Mapping[str, str], working_dir: Path) -> AnyConf
 
 
 def growth_text(growth: Mapping[str, float]) -> str:
-    """Returns the value of GROWTH_VARIABLE: the maximum of each logical resource that the cluster can grow to."""
+    """Returns the value of GROWTH_VARIABLE for the maximum of each logical resource that the cluster can grow to."""
     return ",".join(f"{name}={most:g}" for name, most in sorted(growth.items()))
 
 
 def read_growth(text: str) -> dict[str, float]:
-    """Parses a value of GROWTH_VARIABLE, which is empty if the cluster does not grow; raises ConfigError."""
+    """Parses a value of GROWTH_VARIABLE, which is empty if the cluster does not grow; raises ConfigError if invalid."""
     growth = {}
     for item in filter(None, text.split(",")):
         name, _, value = (part.strip() for part in item.partition("="))

@@ -1,4 +1,4 @@
-"""Finds fields that have no effect, given the other fields of their config. Pure.
+"""Finds fields that have no effect because of other fields of their config. Pure.
 
 Conflicts within a part are refused by its validators. Runs that have started with the fields found here may continue.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 
-# The Trainer's arguments for pushes, which the Trainer does not make.
+# The Trainer's arguments for pushes, which Rayscribe makes itself, and the fields to use instead.
 OF_A_PUSH = {
     "hub_model_id": "hub.model_id",
     "hub_private_repo": "hub.private",
@@ -22,7 +22,7 @@ STAGE_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 
 
 def unused_fields(config: TrainConfig) -> dict[str, str]:
-    """Returns each field of a config that nothing reads, whatever its value, and the reason."""
+    """Returns each field of a config that nothing reads, by its dotted name, with the reason; ignores its value."""
     of_model = {f"model.{name}": why for name, why in config.model.unused().items()}
     return {**of_model, **_of_strategy(config), **_of_training(config)}
 
@@ -37,7 +37,7 @@ def refuse_unused_fields(config: TrainConfig) -> None:
     for name, why in unused_fields(config).items():
         value, default = value_of(config, name), default_of(config, name)
         if value not in (default, 0.0 if default is None else default):
-            # JSON is YAML.
+            # --set reads YAML, which includes JSON.
             setting = shlex.quote(f"{name}={json.dumps(default)}")
             problems.append(f"{name} is {value}, but {why}: remove {name}, or give its default (--set {setting})")
     if problems:
@@ -63,7 +63,7 @@ def _of_strategy(config: TrainConfig) -> dict[str, str]:
         names = [f"model.{name}" for name in config.model.drawn_by_rank]
         unused |= dict.fromkeys(names, "ranks that shard weights (ZeRO-3, FSDP2) must all run the same layers")
     if part.name != "deepspeed" or part.ds_config is not None:
-        # The part itself refuses these.
+        # The part itself refuses DeepSpeed's fields in this case.
         return unused
     if part.stage == 3:
         unused["strategy.allgather_bucket_size"] = "strategy.zero_stage is 3, which gathers layer by layer"

@@ -21,15 +21,15 @@ from trainers.errors import ConfigError, RayscribeError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# Keys under which a secret may have been written by mistake: their values are not shown.
+# Keys whose values messages do not show, since secrets may have been written there by mistake.
 KEPT_OUT_OF_MESSAGES = frozenset({"runtime_env", "secrets", "exports", "setup"})
 # A request of a megabyte may have 200,000 problems; a person fixes the first ones first.
 MAX_PROBLEMS = 100
 _MISSING, _MEANT = ": missing; ", "; did you mean "
 _WORD = re.compile(r"\w+")
-# Types of errors without a value that could be left out.
+# Types of errors that have no value to remove.
 _KEPT = ("missing", RULE)
-# Shown instead of a regular expression.
+# Messages that are shown instead of a regular expression.
 PATTERN_MESSAGES = {
     NAME: "must begin with a letter or a digit, and hold only these and . _ -",
     RESUME: "must be auto, never, or from:<checkpoint>, an absolute folder or URL",
@@ -41,7 +41,7 @@ PATTERN_MESSAGES = {
 def validated(
     model: type[Model], content: Mapping[str, Any], scope: ConfigScope = TRAIN_SCOPE
 ) -> tuple[Model | None, list[str]]:
-    """Returns the part that a model reads from content, or None, and a line for each problem."""
+    """Returns the part that a model reads from content, or None, and a line for each problem; None if there are any."""
     found, problems = examined(model, content, scope)
     return (None if problems else found), problems
 
@@ -52,8 +52,8 @@ def examined(
     """Returns the part that a model reads from content, and a line for each problem.
 
     pydantic checks fields together only if each field is valid. To report all problems at once, this validates again
-    without the invalid values and the rules that failed. The part then has defaults in these places, so that others can
-    look for more problems in it; None if there is no such part.
+    without the invalid values and the rules that failed. The part then has defaults in these places, so that callers
+    can look for more problems in it; it is None if there is no such part.
     """
     left: dict[str, Any] = copy_levels(content)
     lines: list[str] = []
@@ -64,13 +64,13 @@ def examined(
         except ValidationError as error:
             problems = error.errors()
         except (LookupError, TypeError, AttributeError, ArithmeticError):
-            # Raised by a rule that depends on a skipped one.
+            # Raised by a rule that relies on a rule that was skipped.
             if lines:
                 return None, lines
             raise
-        # A field that was left out has no value to check.
+        # Problems with a removed value, which is not there to check, are left out.
         found = [line for line in _lines(problems, model) if unusable.isdisjoint(_WORD.findall(line))]
-        # A missing field is reported in each round.
+        # Each round reports missing fields again.
         lines = list(dict.fromkeys([*lines, *found]))
         if len(lines) >= MAX_PROBLEMS or len(problems) > MAX_PROBLEMS:
             return None, [*lines[:MAX_PROBLEMS], "further problems are shown when these are fixed"]
@@ -89,18 +89,18 @@ def _lines(problems: Sequence[Any], model: type[BaseModel]) -> list[str]:
         name = ".".join(_walk(_steps(problem), model)[0])
         of_rule = problem["ctx"]["problems"] if problem["type"] == RULE else ()
         lines += [f"{name}: {text}" if name else text for text in of_rule] or [_described(problem, model)]
-    # A misspelled key is one problem: the field that it means is not reported as missing.
+    # A misspelled key is one problem, so the field that it means is not reported as missing.
     meant = {line.rpartition(_MEANT)[2] for line in lines}
     return [line for line in lines if f"{line.partition(_MISSING)[0]}?" not in meant]
 
 
 def _steps(problem: Any) -> list[str]:
-    """Returns the problem's location in pydantic's terms."""
+    """Returns the problem's location as pydantic has it, without the kinds of `num_workers`."""
     return [str(step) for step in problem["loc"] if step not in (COUNT, RANGE)]
 
 
 def _remove(content: dict[str, Any], steps: Sequence[str], model: type[BaseModel]) -> str | None:
-    """Removes the value at a location, or the list that contains it; returns its key, or None if there is no value."""
+    """Removes the value at a location, or the list that contains it; returns the removed key; None if there is none."""
     place: Any = content
     *above, last = _walk(steps, model)[0] or [""]
     for step in above:
@@ -139,9 +139,9 @@ class Problems:
         """Raises the collected errors, if there are any.
 
         Raises:
-            RayscribeError: a single error unchanged; several as one, whose message begins with `origin`. Its type is
-                that of the first error that a retry may resolve; else ConfigError if one of them is; else that of the
-                first.
+            RayscribeError: A single error is raised unchanged. Several become one, whose message begins with `origin`.
+                Its type is that of the first error that a retry may resolve, else ConfigError if one of them has it,
+                else that of the first.
         """
         if len(self.found) == 1:
             raise self.found[0]
@@ -176,7 +176,7 @@ def _described(problem: Any, model: type[BaseModel]) -> str:
         message = "must be a list, as [a, b]"
     elif value is None:
         return f"{name}: is empty; --set {name}=… or write it in the file"
-    # A value written into an environment by mistake may be a secret.
+    # A mapping is not shown, since it may have a secret that was written there by mistake.
     hidden = isinstance(value, dict | BaseModel) or problem["type"] == UNSUPPORTED_URL
     if problem["type"] == "string_pattern_mismatch" and problem["ctx"]["pattern"].startswith(URL):
         value = without_password(str(value))
@@ -202,13 +202,13 @@ def _suggest(steps: Sequence[str], model: type[BaseModel]) -> str:
 def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], list[type[BaseModel]]]:
     """Returns one of pydantic's paths as the user writes it, and the parts that it leads to, one of each family.
 
-    The path has no names of kinds, which pydantic adds for a part that has several (`ray_up.local.head_ip`).
+    The result has no names of kinds, which pydantic adds for a part that has several (`ray_up.local.head_ip`).
     """
     annotation: Any = model
     shown = []
     for key in path:
         parts = _models_in(annotation)
-        # Of models and decoders pydantic names no kind.
+        # pydantic names no kinds of models and decoders.
         has_kinds = len(parts) > 1 and annotation not in (ModelPart, DecodePart)
         chosen = [part for part in parts if has_kinds and key in _kinds_of(part)]
         if chosen:
@@ -226,7 +226,7 @@ def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], list[
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Returns the kinds of part that a field may hold; none for a mapping of parts, whose keys come first."""
+    """Returns the kinds of parts that a field may have; empty for a mapping of parts, whose keys come first."""
     if annotation in (ModelPart, DecodePart):
         return [*dict.fromkeys((family_parts() if annotation is ModelPart else decode_parts()).values())]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

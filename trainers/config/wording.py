@@ -1,4 +1,4 @@
-"""Formats amounts, durations and other people's texts for reading. Imports next to nothing."""
+"""Formats amounts and durations, and makes other people's texts safe to print. Imports little."""
 
 import re
 import time
@@ -32,9 +32,9 @@ def yaml_kind(content: object) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Returns `0 bytes`, `3.2 kB`, `1.5 GB`: in the largest unit of which there is at least 1."""
+    """Returns a size as `0 bytes`, `3.2 kB` or `1.5 GB`, in the largest unit in which it is at least 1."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        # Compared after rounding: 999,960 bytes are 1.0 MB.
+        # Compared after rounding, so that 999,960 bytes are 1.0 MB.
         if round(size / factor, 1) >= 1:
             return f"{size / factor:,.1f} {unit}"
     return counted(round(size), "byte")
@@ -46,7 +46,7 @@ def format_time(at_s: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Returns `4 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Returns a duration as `4 s`, `3 min 20 s` or `2 h 05 min`."""
     rounded = max(0, round(seconds))
     if rounded < 60:
         return f"{rounded} s"
@@ -58,20 +58,20 @@ def format_duration(seconds: float) -> str:
 def both_contexts(rate: float, full: float | None) -> str:
     """Returns `4.20%`, or `4.20% short context, 4.50% full context` for a model trained at a shorter context.
 
-    Both are percent; `full` is None for the same, or if it was not scored.
+    Both are in percent; `full` is None if the contexts are the same, or the full one was not scored.
     """
     return f"{rate:.2f}%" if full is None else f"{rate:.2f}% short context, {full:.2f}% full context"
 
 
 def format_rate(per_s: float, digits: int = 0) -> str:
-    """Returns `1,204`, with `digits` decimals, or the first two digits of a small number."""
+    """Returns a rate as `1,204`, with `digits` decimals; a small rate has two significant digits."""
     return f"{per_s:,.{digits}f}" if per_s >= 10 ** (1 - digits) else f"{per_s:.2g}"
 
 
 def printable(text: str) -> str:
     """Returns another user's or a job's text without sequences that a terminal would execute.
 
-    Escape sequences are removed, other control characters escaped.
+    Escape sequences are removed, and other control characters are escaped.
     """
     plain = _SEQUENCE.sub("", text).replace("\r\n", "\n")
     # For a line that was overwritten, such as a progress bar, keeps the last state, as a terminal does.

@@ -1,1 +1,1 @@
-"""Data, from manifests to batches."""
+"""Prepares data, and reads it from manifests to batches."""

@@ -31,15 +31,15 @@ _HIGHEST_RATE_HZ = 384_000
 # A recording is one utterance; this many values (all channels) are 46 minutes of 48 kHz stereo. The limit
 # keeps hours of compressed silence in a small file from taking the node's memory.
 UTTERANCE_VALUES = 2**28
-# For recordings that are cut into segments after decoding: 6 hours of 48 kHz stereo.
+# For recordings that are split into segments after decoding: 6 hours of 48 kHz stereo.
 RECORDING_VALUES = 2**31
 _BLOCK_VALUES = 2**22
 # The frame count that libsndfile reports (SF_COUNT_MAX) if the header does not state the length.
 _UNKNOWN_FRAMES = 2**62
-# Headers of recordings without samples.
+# Maximum size of a file that has only a header, and no samples.
 _MOST_EMPTY_BYTES = 2**10
 
-# Float files may exceed full scale a little; beyond this factor they hold integers stored as floats.
+# Float files may exceed full scale a little; beyond this factor they contain integers stored as floats.
 _MAX_PEAK = 8.0
 
 _INT16_SCALE = np.float32(32_768)
@@ -49,16 +49,16 @@ _INT32_SCALE = np.float32(2**31)
 # 5391, 5254, 4373, 3893 and 2873 times real time, and took 60.5 (levels 0 to 2) to 59.0 (8) MB an hour.
 _FLAC_COMPRESSION_LEVEL = 2 / 8
 
-# Only containers: FFmpeg also has demuxers (HLS, concat) that follow paths and addresses written in the file.
+# Only containers, since FFmpeg also has demuxers (HLS, concat) that open paths and URLs written in the file.
 _AV_FORMATS = "aac,ac3,aiff,amr,ape,asf,au,caf,eac3,flac,flv,matroska,mov,mp3,mpegts,ogg,tta,wav,wv"
 _AV_OPTIONS = {"format_whitelist": _AV_FORMATS, "protocol_whitelist": ""}
-# Formats without a declared length: FFmpeg guesses it from the bit rate.
+# Formats that declare no length, so that FFmpeg guesses it from the bit rate.
 _AV_GUESSED_DURATION = frozenset({"aac", "ac3", "amr", "eac3", "mp3", "mpegts"})
 # Containers round a duration to milliseconds, and may count up to one codec frame more than they decode to: 2048
 # samples of WMA, whose duration also includes the half frame that is only overlapped.
 _AV_DURATION_SLACK_S = 0.03
 _ASF_DURATION_SLACK_S = 0.2
-# Some containers count the samples that an MP3 encoder and its decoder put in front.
+# Some containers count the samples that an MP3 encoder and its decoder put before the sound.
 _MP3_DELAY_SAMPLES = 1105
 # FFmpeg checks frame checksums (AC-3, FLAC, TTA, WavPack) on request only, and otherwise conceals damage.
 _AV_ERROR_DETECTION = {"err_detect": "crccheck+explode"}
@@ -77,9 +77,9 @@ _NOT_AUDIO = {
 
 
 class _UnreadableError(Exception):
-    """One decoder could not read a file completely; the other may, unless this one had opened it and found damage.
+    """One decoder could not read a file completely; the other decoder may, unless `is_damage` is True.
 
-    `promised` frames were declared in the header (0: it could not be read), and `frames` were decoded before the error.
+    The header declares `promised` frames (0 if it cannot be read), of which `frames` were decoded before the error.
     """
 
     def __init__(self, reason: str, frames: int = 0, promised: int = 0, *, is_damage: bool = False) -> None:
@@ -93,7 +93,7 @@ class _SoundFile(io.BytesIO):
     """Bytes for libsndfile, which may seek to a negative position in a damaged file."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Seeks, or stays if the position does not exist: the C callback could not raise an exception."""
+        """Seeks, or stays if the position is negative, since libsndfile's callback cannot raise an exception."""
         if whence == io.SEEK_SET and offset < 0:
             return self.tell()
         return super().seek(offset, whence)
@@ -219,7 +219,7 @@ def _read_with_soundfile(source: bytes, most_values: int) -> tuple[np.ndarray, i
                     block = block.astype(np.float32) / _INT32_SCALE
                 blocks.append(_mono(block))
             if frames < promised:
-                # At the end of the first of several joined MP3 recordings; FFmpeg may decode the others.
+                # libsndfile stops after the first of several joined MP3 recordings; FFmpeg may decode the others.
                 is_mp3 = file.subtype == "MPEG_LAYER_III"
                 more = ", as where recordings were joined: store each in a file, or all in one" if is_mp3 else ""
                 raise _UnreadableError(f"libsndfile stopped early{more}", frames, promised, is_damage=not is_mp3)
@@ -234,9 +234,9 @@ def _read_with_soundfile(source: bytes, most_values: int) -> tuple[np.ndarray, i
 
 
 def _read_with_av(source: bytes, most_values: int, *, promised: int) -> tuple[np.ndarray, int]:
-    """Decodes with FFmpeg; `promised`: the frames that libsndfile found declared, 0 if it did not know the format."""
+    """Decodes with FFmpeg; `promised` frames were declared to libsndfile, 0 if it did not know the format."""
     try:
-        # Imported lazily: as large as the rest of decoding, and only for files that libsndfile does not read.
+        # Imported here because it is as large as the rest of decoding, and rarely needed.
         import av  # noqa: PLC0415
     except ImportError as error:
         raise _UnreadableError("FFmpeg is not tried: the package av is not installed", 0, promised) from error
@@ -256,7 +256,7 @@ def _read_with_av(source: bytes, most_values: int, *, promised: int) -> tuple[np
             flac = containers.FlacHeader.of(source) if container.format.name == "flac" else None
             for packet in _packets_of(stream, container, packets):
                 if packet.is_corrupt:
-                    raise _UnreadableError("FFmpeg found a packet cut short", frames, promised)
+                    raise _UnreadableError("FFmpeg found a truncated packet", frames, promised)
                 for frame in stream.decode(packet):
                     _check_rate(frame.sample_rate)
                     if rate_hz not in (0, frame.sample_rate):
@@ -298,7 +298,7 @@ def opens_with_av(file: BinaryIO) -> bool:
 def _packets_of(
     stream: av.AudioStream, container: av.container.InputContainer, declared: int
 ) -> Iterator[av.Packet[av.stream.Stream]]:
-    """Yields the packets of a stream; raises AudioError if the container has fewer than `declared`, of all streams."""
+    """Yields the packets of a stream; raises AudioError if all streams together have fewer packets than `declared`."""
     present = 0
     for packet in container.demux():
         present += packet.size > 0
@@ -309,7 +309,7 @@ def _packets_of(
 
 
 def _declared_s(container: av.container.InputContainer, stream: av.AudioStream) -> float:
-    """Returns the minimum length of an audio stream, as the container declares it; 0 if it declares none."""
+    """Returns the minimum seconds of an audio stream that its container declares; 0 if it declares no duration."""
     if container.format.name in _AV_GUESSED_DURATION:
         return 0.0
     slack_s = _ASF_DURATION_SLACK_S if container.format.name == "asf" else _AV_DURATION_SLACK_S
@@ -317,14 +317,14 @@ def _declared_s(container: av.container.InputContainer, stream: av.AudioStream) 
         slack_s += _MP3_DELAY_SAMPLES / max(1, stream.codec_context.sample_rate)
     if stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base) - slack_s
-    # The duration of a film is not that of its sound.
+    # With other streams, such as video, the container's duration may not be that of the sound.
     if container.duration is not None and len(container.streams) == 1:
         return float(container.duration / _AV_TIME_BASE) - slack_s
     return 0.0
 
 
 def _mono(values: np.ndarray) -> np.ndarray:
-    """Averages channels: float (T, C) to float32 (T,)."""
+    """Averages the channels of float samples (T, C); returns float32 (T,)."""
     if values.shape[1] == 1:
         return np.ascontiguousarray(values[:, 0], dtype=np.float32)
     # Over such a short axis mean() takes forty times as long: 1.82 against 0.04 ms for 2.7 s of stereo.
@@ -360,9 +360,9 @@ def _reason(source: bytes, name: str, first: _UnreadableError, second: _Unreadab
         if opening.startswith(start):
             return reason
     if frames:
-        return f"damaged or cut short after {frames} frames ({second})"
+        return f"damaged or truncated after {frames} frames ({second})"
     if source[4:8] == b"ftyp":
-        return "an MP4 file without its index (moov): it was cut short, or never finished"
+        return "an MP4 file without its index (moov): it is truncated, or was never finished"
     if "not recognised" not in str(first):  # libsndfile's spelling
         return f"damaged header ({str(first).rstrip('.')})"
     readers = (

@@ -1,7 +1,7 @@
-"""Augmentation of a training clip: speed, reverberation, noise, gain, and the masks of its features.
+"""Augments training clips: speed, reverberation, noise, gain, and masks of their features.
 
-A draw is a function of (seed, epoch, utterance, stage) only: it does not depend on the rank, loader process or forward
-pass, and a resumed run repeats it.
+A draw is a function of (seed, epoch, utterance, stage) only. So it does not depend on the rank, loader process or
+forward pass, and a resumed run repeats it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Stretch = tuple[float, float]
 FULL_SCALE = np.float32(32_768)
 # Cost of drawing one speed factor by itself, relative to one of many that are drawn at once.
 _COST_OF_ONE = 2500
-# Of recordings, per pool and process: 70 minutes at 16 kHz. Those of a larger manifest are read again when drawn.
+# Limit of the recordings that each pool keeps per process: 70 minutes at 16 kHz. Others are read again when drawn.
 KEPT_BYTES = 256 * 2**20
 
 
 class Stage(IntEnum):
     """Stages with separate generators, so that switching one on or off changes no other.
 
-    Numbered from 1: a seed sequence is padded with zeros, and the batch plan's is [seed, epoch].
+    They are numbered from 1, since a seed sequence is padded with zeros, and the batch plan's is [seed, epoch].
     """
 
     SPEED = 1
@@ -49,7 +49,7 @@ class Stage(IntEnum):
 
 
 def generator_of(seed: int, epoch: int, stage: Stage, position: int = 0) -> np.random.Generator:
-    """Returns the generator of one stage for the utterance at an index position; 0 for draws of a complete epoch."""
+    """Returns the generator of one stage for the utterance at an index position; 0 if for a complete epoch."""
     return np.random.default_rng([seed, epoch, position, stage])
 
 
@@ -69,7 +69,7 @@ def change_speed(samples: Samples, factor: float) -> Samples:
 
 
 def changed_lengths(samples: npt.ArrayLike, factors: npt.ArrayLike) -> FloatArray:
-    """Returns the numbers of samples at another speed; at least one."""
+    """Returns the numbers of samples of clips at other speeds; each is at least 1."""
     lengths: FloatArray = np.maximum(np.floor(np.asarray(samples) / np.asarray(factors)), 1.0)
     return lengths
 
@@ -77,13 +77,13 @@ def changed_lengths(samples: npt.ArrayLike, factors: npt.ArrayLike) -> FloatArra
 class Speeds:
     """The speed factors of the utterances of an index in each epoch.
 
-    `durations_s`: durations of the stored clips, shape (N,). A clip that fits into `context_s` never becomes longer.
+    `durations_s` are those of the stored clips, shape (N,). A clip that fits into `context_s` never becomes longer.
     """
 
     def __init__(self, part: AugmentPart, seed: int, durations_s: FloatArray, context_s: float):
         self._part, self._seed = part, seed
         self._samples = np.rint(durations_s * SAMPLING_RATE_HZ)
-        # The factor at which a clip exactly fits.
+        # The factor at which a clip exactly fits into the context.
         self._least = np.minimum(self._samples / (context_s * SAMPLING_RATE_HZ), 1.0)
         self._drawn: tuple[int, FloatArray] | None = None
 
@@ -117,7 +117,7 @@ class Speeds:
         return changed_lengths(self._samples, self.factors(epoch)) / SAMPLING_RATE_HZ
 
     def durations_of(self, positions: IntArray, epoch: int) -> FloatArray:
-        """Returns the durations of some utterances, shape (n,): a mix draws only a few in some passes."""
+        """Returns the durations of some utterances, shape (n,), since a mix draws only a few in some passes."""
         if len(positions) * _COST_OF_ONE > len(self._samples):
             return self.durations_s(epoch)[positions]
         factors = [self.factor(position, epoch) for position in positions.tolist()]
@@ -132,15 +132,15 @@ def read_row(row: Row, reader: RecordingReader) -> Samples:
     """Reads the samples (T,) of a recording, or of a segment of it; mono, at the rate of prepared clips.
 
     Raises:
-        AudioError: the recording does not exist, cannot be decoded, or ends before its segment.
-        DataError: its archive is damaged.
-        StorageError: the storage is not available.
+        AudioError: The recording does not exist, cannot be decoded, or ends before its segment.
+        DataError: Its archive is damaged.
+        StorageError: The storage is not available.
     """
     (recording,) = reader.read([row])
     if isinstance(recording, AudioError):
         raise recording
     samples = decode(recording, name=str(row["audio"]))
-    # A copy: a slice would keep the complete recording.
+    # Copied, since a slice would keep the complete recording in memory.
     return (
         samples
         if row["offset_s"] is None
@@ -191,9 +191,9 @@ class Masks:
 
 
 class Augmenter:
-    """Changes clips of one prepared set. A pure function of the clip, its position in the index, and the epoch.
+    """Changes clips of one prepared set; a result depends only on the clip, its position in the index, and the epoch.
 
-    A clip's speed, noise or reverberation is not changed without `speeds`, `noise` or `rirs` (impulse responses).
+    If `speeds`, `noise` or `rirs` (impulse responses) is None, this kind of change is left out.
     """
 
     def __init__(
@@ -209,13 +209,13 @@ class Augmenter:
         self._speeds, self._noise, self._rirs = speeds, noise, rirs
 
     def change(self, clip: npt.NDArray[np.int16], position: int, epoch: int) -> npt.NDArray[np.int16]:
-        """Returns a clip, int16 (T,), as it is trained on in an epoch; `position` is its position in the index.
+        """Changes a clip, int16 (T,), for training in an epoch; `position` is its position in the index.
 
         Returns:
             int16 samples, at the speed of `Speeds`; values outside full scale are clipped.
 
         Raises:
-            DataError: a recording of a manifest cannot be read.
+            DataError: A recording of a manifest cannot be read.
         """
         samples: Samples = clip.astype(np.float32) / FULL_SCALE
         if self._speeds is not None:
@@ -247,7 +247,7 @@ def amplitude(level_db: float) -> np.float32:
 
 
 def power(samples: Samples) -> float:
-    """Returns the mean square."""
+    """Returns the mean square of samples."""
     return float(np.square(samples, dtype=np.float64).mean())
 
 
@@ -289,7 +289,7 @@ def reverberate(samples: Samples, response: Samples) -> Samples:
 
 
 def draw_masks(part: AugmentPart, duration_s: float, generator: np.random.Generator) -> Masks:
-    """Draws widths up to the part's maximum, uniformly, and then their positions, uniformly."""
+    """Draws masks: uniform widths up to the part's maximum, and then uniform positions."""
     longest_s = min(part.time_mask_s, part.time_mask_fraction * duration_s)
     times_s = tuple(_stretch(generator, longest_s, duration_s) for _ in range(part.time_masks))
     bands = tuple(_stretch(generator, part.frequency_mask_fraction, 1.0) for _ in range(part.frequency_masks))

@@ -1,4 +1,4 @@
-"""The batch plan: the utterances of each step, and their distribution over workers. Pure arithmetic on the index.
+"""Plans batches: the utterances of each step, and their distribution over workers. Pure arithmetic on the index.
 
 An epoch's order is a function of (index, seed, epoch, batch shape, bucket edges, shuffle window) only. Utterances are
 shuffled within windows of shards and put into length buckets in that order; a full bucket is a global batch. Utterances
@@ -6,13 +6,13 @@ left in a bucket at the end move to the next longer one, so that an epoch has ea
 batch. Every epoch has the same number of steps.
 
 With speed perturbation, an utterance has a different duration in each epoch. With a fixed number of utterances per
-step, it goes into the bucket of that duration: since leftovers move up, there are always ⌈utterances / batch⌉ steps.
+step, it goes into the bucket of that duration; since leftovers move up, there are always ⌈utterances / batch⌉ steps.
 With dynamic batching the number of steps depends on the buckets, so an utterance goes into the bucket of its longest
 possible duration.
 
 With a mix (`mixing`), an epoch has the utterances that it draws, some more than once and some not at all. With dynamic
-batching its epochs then have different numbers of steps; they follow one another, but the step counter's epochs have
-the length of the first.
+batching its epochs then have different numbers of steps; `steps_per_epoch`, by which steps are converted to epochs, is
+that of the first.
 """
 
 from bisect import bisect_right
@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from trainers.config.storage_location import is_url
 
-# Constants, not quantiles of a set: the same clip is padded equally in every experiment. Steps of about a quarter keep
-# the padding of a uniformly distributed length below 15 %. Even multiples of 20 ms, one output of Whisper's encoder.
+# Constants, not quantiles of a set, so that a clip is padded equally in every experiment. Steps of about a quarter keep
+# the padding of a uniformly distributed length below 15 %. All are multiples of 20 ms, one output of Whisper's encoder.
 # fmt: off
 BUCKET_EDGES_S = (
     0.5, 0.76, 1.0, 1.26, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0,
@@ -34,11 +34,11 @@ BUCKET_EDGES_S = (
 )
 # fmt: on
 
-# Sixteen thousand utterances: enough to shuffle well, and little enough for a node's copy of shards to hold twice.
+# These have 16,000 utterances: enough to shuffle well, and few enough for a node's copy of shards to have them twice.
 WINDOW_SHARDS_IN_BUCKETS = 64
 
 # For batches that are padded only to their longest clip: steps of 4 % leave 2 % of padding, and a set of a thousand
-# clips of read speech still has some ten per bucket.
+# clips of read speech still has about ten per bucket.
 FINE_EDGES_S = tuple(round(0.5 * 1.04**number, 2) for number in range(141))
 
 IntArray = npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ def default_window_shards(url: str) -> int | None:
 
 
 def bucket_edges(context_s: float, *, bucketed: bool, fine: bool = False) -> tuple[float, ...]:
-    """Returns ascending edges in seconds, the last one the full context; only that one if buckets are off.
+    """Returns ascending edges in seconds, of which the last is the full context; only this edge unless `bucketed`.
 
     `fine` edges are for batches that are padded to their longest clip, see `BatchPlan`.
     """
@@ -102,7 +102,7 @@ class BatchShape:
         global_batch_size: int | None = None,
         max_batch_duration_s: float | None = None,
     ) -> "BatchShape":
-        """Returns the shape with values that the config leaves open filled in.
+        """Returns the shape for the values of a config, with defaults in place of None.
 
         With `global_batch_size`, there are as many forward passes as keep each to at most `per_device` utterances.
         Without it, the global batch is per_device × workers × accumulation.
@@ -120,7 +120,7 @@ class BatchShape:
         return self.workers * self.accumulation
 
     def capacity(self, costs_s: npt.ArrayLike) -> IntArray:
-        """Returns the utterances of one optimizer step, by the cost of the costliest; of the shape of `costs_s`."""
+        """Returns the number of utterances of a step, given the cost of its costliest; in the shape of `costs_s`."""
         costs = np.asarray(costs_s, dtype=np.float64)
         if self.max_batch_duration_s is None:
             assert self.global_batch_size is not None
@@ -135,8 +135,8 @@ class GlobalBatch:
     Attributes:
         rows: Positions in the index, shape (n,), in the order in which they are distributed.
         edge_s: Length in seconds to which each is padded.
-        passes: The pass over its set in which each utterance was drawn, from 0, shape (n,): the epoch, unless sets are
-            mixed.
+        passes: Number (from 0) of the pass over its set in which each utterance was drawn, shape (n,); the epoch,
+            unless sets are mixed.
     """
 
     rows: IntArray
@@ -152,7 +152,7 @@ class Selection:
         rows: Positions in the index, shape (N,), ascending.
         durations_s: Their durations in seconds, shape (N,).
         shards: The shard of each row, shape (N,), ascending.
-        draws_of: Returns the draws of an epoch, see `Mixture.draws`. None: each row once.
+        draws_of: Returns the draws of an epoch, see `Mixture.draws`; None if each row is drawn once.
     """
 
     rows: IntArray
@@ -169,13 +169,13 @@ class BatchPlan:
         shape: Batch shape.
         edges_s: Bucket edges, see `bucket_edges`.
         seed: Seed of the order.
-        window_shards: Shuffle within this many shards at a time. None: over the complete set.
+        window_shards: Shuffle within this many shards at a time; None for the complete set.
         full_context_fraction: Fraction of batches padded to the last edge instead of their own.
         durations_of: Returns durations, seconds, of utterances at some positions in the selection, in a pass over
-            it; with dynamic batching they must be the same in each pass. None: those of the selection.
+            it; with dynamic batching they must be the same in each pass. None for those of the selection.
         costs_of: Returns the costs, in units of `max_batch_duration_s`, of utterances at some positions in the
             selection when padded to an edge, shape (n,); higher for a longer edge. Each utterance of a batch costs as
-            much as its costliest. None: the edge.
+            much as its costliest. None if the cost is the edge.
 
     Attributes:
         steps_per_epoch: Optimizer steps of every epoch; see the module's docstring for the exception.
@@ -204,7 +204,7 @@ class BatchPlan:
         self._full_context_fraction = full_context_fraction
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self.steps_per_epoch = len(self._epoch(0))
-        # Step at which each epoch ends, if their lengths differ.
+        # The step at which each epoch ends; empty if all have the same length.
         costs = self._costs_of(self.edges_s[-1], np.arange(len(selection.rows)))
         varies = shape.max_batch_duration_s is not None and (selection.draws_of is not None or np.ptp(costs) > 0)
         self._ends = [self.steps_per_epoch] if varies else []
@@ -230,7 +230,7 @@ class BatchPlan:
         rows = np.unique(self.batch(step).rows)
         if not fraction:
             return rows[:0]
-        # More words than the seeds of other draws, so the sequence differs from theirs.
+        # This seed has more words than those of other draws, so its sequence differs from theirs.
         generator = np.random.default_rng([self._seed, step, 0, 0, 1])
         return generator.choice(rows, max(1, round(fraction * len(rows))), replace=False)
 
@@ -244,7 +244,7 @@ class BatchPlan:
         return self._of_rank(self.batch(step).passes, rank)
 
     def _of_rank(self, of_batch: IntArray, rank: int) -> list[IntArray]:
-        """Splits an array over forward passes: sizes differ by at most one, some are empty if the batch is small."""
+        """Splits an array over forward passes: sizes differ by at most one, and some are 0 if the batch is small."""
         return np.array_split(of_batch, self.shape.slots)[rank :: self.shape.workers]
 
     def _each_once(self, epoch: int) -> tuple[IntArray, IntArray]:
@@ -276,7 +276,7 @@ class BatchPlan:
         return np.lexsort((generator.random(len(shards_of_draws)), rank_of_shard[shards_of_draws]))
 
     def _fill_buckets(self, positions: IntArray, passes: IntArray) -> list[GlobalBatch]:
-        """Cuts draws, in their order, into batches of one bucket each, sorted by when they became full."""
+        """Splits draws, in their order, into batches of one bucket each, in the order in which these become full."""
         durations_s = np.empty(len(positions))
         by_pass = np.argsort(passes, kind="stable")
         numbers, starts = np.unique(passes[by_pass], return_index=True)
@@ -288,7 +288,7 @@ class BatchPlan:
             if self.shape.to_longest:
                 length_s = float(durations_s[members].max())
             else:
-                # Not the edge of the bucket that became full: leftovers of shorter buckets may fill its batch.
+                # This may be less than the edge of the bucket, whose batch leftovers of shorter buckets may fill.
                 length_s = self.edges_s[int(buckets[members].max())]
             return GlobalBatch(self._selection.rows[positions[members]], length_s, passes[members])
 

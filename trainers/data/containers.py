@@ -17,8 +17,8 @@ import numpy as np
 from trainers.data.mpeg_frames import check_adts, id3_end, promised_by_mp3, refuse_if_short
 from trainers.errors import AudioError
 
-# Streaming writers declare the largest length that they know, or as many complete frames less a header: of 32 bits
-# (FFmpeg), of 31 (arecord, LAME), or a page less (SoX, espeak). Other lengths are true, even above 2 GiB.
+# Streaming writers declare the largest length of 32 bits (FFmpeg), of 31 bits (arecord, LAME), or a page less (SoX,
+# espeak), or a few bytes less than these. Other lengths are true, even above 2 GiB.
 _LARGEST_LENGTHS_BYTES, _LESS_BYTES = (2**32 - 1, 2**31, 0x7FFFF000), 64
 
 # Segment and cluster (RFC 9559, section 5.1), and their elements; also the header of a following segment.
@@ -42,7 +42,7 @@ _AC3_RATES_HZ = (48_000, 44_100, 32_000)
 _AC3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
 _AC3_LAST_VERSION = 10
 
-# Rates by code in a FLAC frame's header, for codes without further bytes, Hz; 0: the rate in STREAMINFO.
+# Rates in Hz by code in a FLAC frame's header, for codes without further bytes; 0 means the rate in STREAMINFO.
 _FLAC_RATES_HZ = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000)
 # Codes with further bytes: the number of bytes, and their unit in Hz.
 _FLAC_CODED_RATES = {12: (1, 1000), 13: (2, 1), 14: (2, 10)}
@@ -59,14 +59,14 @@ _PLAIN_CODINGS = (1, 3, 6, 7, 0xFFFE)
 
 
 def _is_open(size_bytes: int) -> bool:
-    """Returns True if the writer of a 32-bit length left it open."""
+    """Returns True if a 32-bit length is a placeholder of a writer that did not know the length."""
     return size_bytes == 0 or any(0 <= largest - size_bytes <= _LESS_BYTES for largest in _LARGEST_LENGTHS_BYTES)
 
 
 def with_length(source: bytes) -> bytes:
     """Returns a WAV whose data length was left at 0 with that length filled in; any other file unchanged.
 
-    The length stays 0 if the writer could not seek back, or was killed. Bytes that are no chunk count as samples.
+    The length stays 0 if the writer could not seek back, or was killed. Bytes that are not a chunk count as samples.
     """
     for chunk, offset, size_bytes in _wav_chunks(source):
         if chunk == b"data":
@@ -135,10 +135,10 @@ def promised_frames(source: bytes, container: str, frames: int, log: str) -> int
         log: libsndfile's log of parsing the header.
 
     Returns:
-        The fewest frames of a complete decoding; libsndfile only guesses the number for an MP3 without a tag.
+        The minimum number of frames of a complete decoding; libsndfile only guesses it for an MP3 without a tag.
 
     Raises:
-        AudioError: The file was cut short or, for MP3, is damaged between frames.
+        AudioError: The file is truncated or, for MP3, is damaged between frames.
     """
     if container == "MP3":
         return promised_by_mp3(source, frames)
@@ -171,7 +171,7 @@ def refuse_joined(source: bytes) -> None:
 
 
 def refuse_more_than_declared(source: bytes) -> None:
-    """Raises AudioError for a WAV with more bytes than it declares, apart from chunks and tags: decoders drop them."""
+    """Raises AudioError for a WAV with more bytes than it declares, apart from chunks and tags; decoders drop them."""
     end, samples_bytes = 12, None
     for chunk, offset, size_bytes in _wav_chunks(source):
         if not _CHUNK_NAME.fullmatch(chunk):
@@ -190,7 +190,7 @@ def refuse_more_than_declared(source: bytes) -> None:
 
 
 def refuse_contradiction(source: bytes) -> None:
-    """Raises AudioError for a WAV of plain samples whose channel count does not fit its frame size: a bit is wrong."""
+    """Raises AudioError for a WAV of plain samples whose channel count does not fit its frame size."""
     content = next(((at, size) for name, at, size in _wav_chunks(source) if name == b"fmt "), (0, 0))
     if content[1] < 16 or content[0] + 16 > len(source):
         return
@@ -214,10 +214,10 @@ def check_container(source: bytes, container: str) -> tuple[int, int]:
         container: FFmpeg's name of the format, such as "matroska,webm".
 
     Returns:
-        The fewest frames, and packets of all streams, of a complete decoding; 0 if the container does not declare them.
+        The minimum numbers of frames, and of packets of all streams, of a complete decoding; 0 if not declared.
 
     Raises:
-        AudioError: The file was cut short, or is damaged.
+        AudioError: The file is truncated or damaged.
     """
     if container == "matroska,webm":
         return 0, _check_matroska(source)
@@ -256,7 +256,7 @@ def _check_mp4(source: bytes) -> None:
         size_bytes = int.from_bytes(source[offset : offset + 4], "big")
         if size_bytes == 1:
             size_bytes = int.from_bytes(source[offset + 8 : offset + 16], "big")
-        return size_bytes if size_bytes >= 8 else 0  # 0: to the end of the file.
+        return size_bytes if size_bytes >= 8 else 0  # 0 means up to the end of the file.
 
     if sum(source[offset + 4 : offset + 8] == b"moov" for offset in _offsets(source, "MP4 box", size_at)) > 1:
         raise _several("MP4")
@@ -427,7 +427,7 @@ def _check_ogg(source: bytes) -> None:
         raise AudioError("ends in the middle: its last Ogg page is not marked as the end of the stream")
 
 
-# The bits of each byte, last first.
+# Each byte with its bits in reverse order.
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
@@ -439,10 +439,10 @@ def _ogg_crc(page: bytes) -> int:
 
 @dataclass
 class FlacHeader:
-    """STREAMINFO, the rate in the first frame's header (0: none), and the MD5 of the samples decoded so far (RFC 9639).
+    """STREAMINFO, the rate in the first frame's header (0 if none), and the MD5 of samples decoded so far (RFC 9639).
 
-    Decoders check only the CRC of each frame: not whether all frames were decoded, nor whether the header belongs to
-    these frames. The MD5 is zeros if the encoder did not know it.
+    Decoders check only the CRC of each frame, not whether all frames were decoded, or whether the header belongs to
+    these frames. The MD5 in STREAMINFO is zeros if the encoder did not know it.
     """
 
     bits: int
@@ -473,7 +473,7 @@ class FlacHeader:
             self._digest.update(samples.astype(f"<i{sample_bytes}").tobytes())
 
     def check(self, rate_hz: int) -> None:
-        """Raises AudioError if the samples, all of which were added, or the rate are not those of the file."""
+        """Raises AudioError if the rate or the samples, all of which must have been added, differ from the header."""
         if self.rate_hz not in (0, rate_hz):
             raise AudioError(f"damaged: the FLAC header says {rate_hz} Hz, its first frame {self.rate_hz} Hz")
         if any(self.md5) and self.md5 != self._digest.digest():

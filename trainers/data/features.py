@@ -1,7 +1,7 @@
 """Computes a model's input from stored samples, on demand: Whisper's log-mel features, and those of other extractors.
 
-On the CPU, the extractors compute clip by clip, that of wav2vec2-bert frame by frame: a GPU would wait for them. Two of
-them are therefore reimplemented here for a complete batch on the GPU, equal up to rounding; sums are in float64.
+On the CPU, the extractors compute clip by clip, that of wav2vec2-bert frame by frame, so a GPU would wait for them. Two
+of them are therefore reimplemented here for a complete batch on the GPU, equal up to rounding; sums are in float64.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from trainers.errors import ConfigError
 
 # Divisor of stored samples.
 INT16_RANGE = 32768.0
-# Key of the true lengths among the inputs, int64 (B,): elements of the model's input without padding.
+# Key, in the inputs, of the lengths of the model's input without padding, int64 (B,).
 LENGTHS = "lengths"
 
 # Floor of the mel power before the logarithm, and the range kept below the loudest frame, in log10 units;
@@ -26,7 +26,7 @@ LENGTHS = "lengths"
 POWER_FLOOR_LOG10 = -10.0
 DYNAMIC_RANGE_LOG10 = 8.0
 
-# A matrix product of fewer columns uses another kernel on some CPUs, whose last bit differs from the reference's.
+# A matrix product of fewer columns uses another kernel on some CPUs, and differs from the reference in the last bit.
 FEWEST_FRAMES = 64
 # Added to a variance; from both extractors' normalization.
 VARIANCE_FLOOR = 1e-7
@@ -41,7 +41,7 @@ class Features(Protocol):
 
     @property
     def on_cpu(self) -> bool:
-        """True if this computes on the CPU, whatever the model's device is: clips then stay there."""
+        """True if inputs are computed on the CPU, whatever the model's device is; clips then stay on the CPU."""
 
     def to(self, device: Any) -> Self:
         """Moves this to the model's device."""
@@ -52,11 +52,11 @@ class Features(Protocol):
         Args:
             clips: int16 stored samples of each clip, shape (T_i,), on the model's device, or on the CPU if `on_cpu` is
                 True.
-            edge_s: Seconds to which each clip is padded. None: pad to the longest clip of the batch.
+            edge_s: Seconds to which each clip is padded; None to pad to the longest clip of the batch.
         """
 
     def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Returns a view of each clip's input, (frequency bins, frames); samples have one bin. Writable."""
+        """Returns a writable view of each clip's input, shape (frequency bins, frames); samples have one bin."""
 
 
 def pad_samples(clips: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,7 +130,7 @@ class LogMel(torch.nn.Module):
         """Returns the features of stored int16 samples (T,) or (B, T), T ≤ n_samples, on this module's device.
 
         Returns:
-            float32 of shape (…, mel bins, frames), padded to `frames`, in the reference's scale; `out`, if given.
+            float32 of shape (…, mel bins, frames), padded to `frames`, in the reference's scale; `out` itself if given.
         """
         waveform = samples.to(torch.float32) / INT16_RANGE
         # One window of zeros makes every frame that overlaps a real sample equal to the reference's; beyond the full
@@ -197,7 +197,7 @@ class MelFramePairs(torch.nn.Module):
 
 
 # Computes float32 (B, max `lengths`, …) of int16 clips (T_i,); values beyond a clip's length are arbitrary. `lengths`
-# returns the input lengths of clips with some numbers of samples.
+# converts the clips' numbers of samples to lengths of the model's input.
 GpuExtractor = NormalizedSamples | MelFramePairs
 # By the extractor's class name, so that the class is not imported.
 KINDS: dict[str, Callable[[Any], GpuExtractor]] = {
@@ -223,7 +223,7 @@ class ExtractorFeatures:
         self._extractor, self._masked = extractor, masked
         self._device: Any = torch.device("cpu")
         self._on_gpu: GpuExtractor | None = None
-        # Padding has the same length for all clips of an edge.
+        # The padded length is the same for all clips of an edge.
         self._padded_length = cache(lambda samples: len(self._extract(np.zeros(samples, np.float32))))
 
     @property

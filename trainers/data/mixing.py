@@ -45,8 +45,8 @@ class Mixture:
     Args:
         members: Number of each utterance's member, shape (N,).
         languages: Language of each utterance, length N.
-        weights: Weight of each member. None: its number of utterances.
-        temperature: See `language_shares`. None: languages have the shares of their members.
+        weights: Weight of each member; if None, its number of utterances.
+        temperature: See `language_shares`; if None, languages have the shares of their members.
         seed: Seed of the order.
     """
 
@@ -76,7 +76,7 @@ class Mixture:
         """Returns the draws of an epoch, ascending.
 
         Returns:
-            Positions among the training utterances, and for each draw the number of earlier passes over its group: both
+            Positions among the training utterances, and for each draw the number of earlier passes over its group; both
                 int64 (N,).
         """
         parts = [self._of_group(number, group, epoch) for number, group in enumerate(self.groups)]
@@ -135,8 +135,8 @@ def language_shares(counts: Mapping[str, int], temperature: float) -> dict[str, 
 def apportion(shares: Sequence[float], total: int) -> list[int]:
     """Returns integers in the ratio of shares that add up to a total, by largest remainders; each is at least 1.
 
-    There must be at most `total` shares. Of equal remainders the first is rounded up; what the smallest shares lack to
-    1 is taken from the largest number.
+    There must be at most `total` shares. Of equal remainders the first is rounded up. Each result of 0 becomes 1, and
+    the largest result one less.
     """
     wanted = np.asarray(shares) * total
     # Rounding errors may make an integer number of draws slightly less.

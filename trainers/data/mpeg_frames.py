@@ -15,7 +15,7 @@ _MP3_RATES_HZ = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (1
 _MP3_VERSION_1 = 3
 _MP2_KBITS_FULL_RATE = (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384)
 _LAYER_III, _LAYER_II = 1, 2
-# Maximum rest of a frame at the start of a stream recorded from its middle: the largest of layer II has 1728 bytes.
+# Maximum rest of a frame at the start of a stream recorded from its middle; a frame has at most 1728 bytes (layer II).
 _MOST_LEFT_OF_A_FRAME_BYTES = 2**11
 # Maximum number of bytes, apart from zeros, that are skipped in search of the first frame.
 _MOST_JUNK_BYTES = 2**16
@@ -35,13 +35,13 @@ def promised_by_mp3(source: bytes, frames: int) -> int:
 
     Args:
         source: The file, or the data of a WAV.
-        frames: Frames of sound that a decoder found declared; 0 if it was not asked.
+        frames: Frames of sound that a decoder found declared; 0 if not known.
 
     Returns:
-        The fewest frames of sound of a complete decoding.
+        The minimum number of frames of sound of a complete decoding.
 
     Raises:
-        AudioError: the file was cut short, or is damaged between frames.
+        AudioError: The file is truncated, or damaged between frames.
     """
     offsets = _walk(source, _mp3_frame_bytes, "MP3")
     if not offsets:
@@ -59,7 +59,7 @@ def promised_by_mp3(source: bytes, frames: int) -> int:
 
 
 def check_adts(source: bytes) -> None:
-    """Iterates over the frames of an AAC stream (ISO 13818-7, section 6.2); raises AudioError if cut or damaged."""
+    """Checks the frames of an AAC stream (ISO 13818-7, section 6.2); raises AudioError if truncated or damaged."""
     _walk(source, _adts_frame_bytes, "AAC")
 
 
@@ -130,7 +130,7 @@ def _after_tag(source: bytes, offset: int) -> int:
 def _adts_frame_bytes(source: bytes, offset: int) -> int | None:
     header = source[offset : offset + 7]
     if len(header) < 7:
-        # A frame that is cut in its header is missing completely.
+        # A frame that is truncated in its header has more bytes than the file.
         return 7 if header[:1] == b"\xff" else None
     size_bytes = (header[3] & 3) << 11 | header[4] << 3 | header[5] >> 5
     if header[0] != 0xFF or header[1] & 0xF6 != 0xF0 or header[2] >> 2 & 15 > 12 or size_bytes < 7:

@@ -1,4 +1,4 @@
-"""Files that the processes of a node share on its disk; the first process that needs a file makes it, others wait."""
+"""Caches files that the processes of a node share: the first process that needs a file makes it, others wait."""
 
 import hashlib
 import os
@@ -30,7 +30,7 @@ class NodeCache:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the files; it is made with the first of them.
+        """The folder of the files, created with the first of them.
 
         Raises StorageError if the node's parent folder for such files was made by another user.
         """
@@ -39,7 +39,7 @@ class NodeCache:
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
         """Returns the path of the file or folder `name`; if it does not exist, calls `make` with its path.
 
-        It exists only when complete. A killed process may leave a partial file under another name.
+        The path exists only when complete. A killed process may leave a partial file under another name.
         """
         self._make_folder()
         return make_once(self.folder / name, make)
@@ -66,7 +66,7 @@ class NodeCache:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def evict(self, pattern: str, keep: Path, bound_bytes: int) -> None:
-        """Deletes the least recently used files beyond a limit for all sets of the node; `keep` is never deleted."""
+        """Deletes the least recently used files beyond `bound_bytes` over all sets of the node; never `keep`."""
         files = []
         for folder in self.folder.parent.iterdir():
             # Another process of this node may remove an unused folder, or evict a file, meanwhile.

@@ -64,7 +64,7 @@ SHARD_SCHEMA = pa.schema(
     [(name, _AUDIO if name == "audio" else pa.type_for_alias(kind["dtype"])) for name, kind in FEATURES.items()],
     metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})},
 )
-# Key in the metadata of a shard's schema: the result of each of its rows, as JSON.
+# Key, in the metadata of a shard's schema, of the results of its rows, as JSON.
 RESULTS = b"rayscribe"
 RESULT_SCHEMA = pa.schema(
     [
@@ -101,7 +101,7 @@ class PrepareOptions(TextRules):
 
 @dataclass(frozen=True)
 class ShardTask:
-    """Prepares blocks of rows; has everything that a task needs in addition, and is sent to the nodes."""
+    """Prepares blocks of rows; it is sent to the nodes with everything that a task needs in addition."""
 
     folder_url: str
     storage_options: StorageOptions
@@ -130,7 +130,7 @@ class ShardTask:
         ]
         stored: list[dict[str, Any]] = []
         results: list[dict[str, Any]] = []
-        # Clips of one recording were decoded together.
+        # Sorted, since rows of one recording were decoded together.
         for row, clip in sorted(made, key=lambda pair: int(pair[0]["row"])):
             result = {"source_row": row["row"], "stored_bytes": 0}
             result |= {name: row[name] for name in ("id", "shard", "language")}
@@ -294,11 +294,11 @@ def prepare(
     """Prepares one split, or finds it prepared; prepares each member of a mix separately.
 
     Finished shards of an interrupted preparation are reused by the next start of the same `run`, unless too many rows
-    were bad: these rows are then read again, since they may have been corrected.
+    were bad; then these are read again, since they may have been corrected.
 
     Raises:
-        DataError: more than `data.max_bad_fraction` of the rows, or all, cannot be decoded; with the main reasons.
-        StorageError: the cache cannot be written.
+        DataError: More than `data.max_bad_fraction` of the rows, or all, cannot be decoded; it has the main reasons.
+        StorageError: The cache cannot be written.
     """
     if source.members:
         how: dict[str, Any] = {"cache_url": cache_url, "storage_options": storage_options, "run": run}
@@ -324,7 +324,7 @@ def prepare(
             if unused:
                 with suppress(StorageError):
                     cache.delete_tree(folder)
-            # Another writer that finished first removes the files of all others.
+            # The writer that finishes first removes the files of all others, whose errors then do not matter.
             if not isinstance(error, Exception) or found is None:
                 raise
         _drop_unclaimed(cache, key)
@@ -338,7 +338,7 @@ def prepare(
 
 
 def blocks_of(table: pa.Table, rows_per_shard: int, shards_per_block: int = 1) -> list[pa.Table]:
-    """Cuts a table into blocks of complete shards; the rows of a shard depend on neither cluster nor blocks."""
+    """Splits a table into blocks of complete shards; the rows of a shard depend on neither cluster nor blocks."""
     shards = np.arange(len(table), dtype=np.int64) // rows_per_shard
     numbered = table.append_column("shard", pa.array(shards))
     rows = rows_per_shard * shards_per_block

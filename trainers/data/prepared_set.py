@@ -1,8 +1,8 @@
-"""A prepared set: a folder of Arrow shards that `datasets.load_from_disk` opens, and the reader of its clips.
+"""Defines a prepared set, a folder of Arrow shards that `datasets.load_from_disk` opens, and the reader of its clips.
 
 A `JoinedSet` has several: the members of a mix, each prepared separately and reused in any other mix.
 
-<cache>/<key>.json                  names the finished folder and the SHA-256 of its files but the shards, whose
+<cache>/<key>.json                  names the finished folder and the SHA-256 of its files, except shards, whose
                                     clips have FLAC's own checksums; written last, by exactly one writer
 <cache>/<key>-<run>/                  written by the run that prepares it, which continues there after a restart
     state.json dataset_info.json    read by datasets.load_from_disk
@@ -46,7 +46,7 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of one prepared set: rows of the manifest, prepared and quarantined; and bytes of all shards."""
+    """Counts of a prepared set: rows of the manifest, prepared and quarantined; total duration; bytes of all shards."""
 
     rows: int
     prepared: int
@@ -134,7 +134,7 @@ class PreparedSet:
     @cached_property
     def quarantine(self) -> list[dict[str, str]]:
         """Rows that could not be decoded: id and reason."""
-        # Split as bytes: splitlines of a str also splits at characters that JSON allows, such as U+2028.
+        # Split as bytes, since splitlines of a str also splits at characters that JSON allows, such as U+2028.
         return [json.loads(line) for line in self._read("quarantine.jsonl").splitlines()]
 
     def _read(self, name: str) -> bytes:
@@ -182,7 +182,7 @@ def finish(
     quarantine: list[dict[str, str]],
     stored_bytes: int,
 ) -> None:
-    """Writes index, counts and the files that make the folder a data set; then claims the key, unless it is claimed."""
+    """Writes index, counts and the files that make the folder a data set; then claims the key, unless another has."""
     storage = cache.sub(folder)
     shards = sorted(results["shard"].unique().to_pylist())
     summary = Summary(
@@ -218,7 +218,7 @@ def finish(
 
 
 class ClipReader:
-    """Reads stored clips of one set by their position in the index. When pickled, it opens its files again.
+    """Reads stored clips of one set by their position in the index. An unpickled reader opens its files again.
 
     `cache_bytes` limits the node's copy of shards from a bucket; unused for a folder.
     """
@@ -268,7 +268,7 @@ class JoinedMember:
 
     Attributes:
         name: Its name in the config. Ids of its clips begin with the name: `name/id`.
-        language: Language of its clips that have none. None: the config's language.
+        language: Language of its clips that have none; None for the config's language.
     """
 
     name: str
@@ -287,7 +287,7 @@ class JoinedMember:
 class JoinedSet(PreparedSet):
     """Prepared sets, one after another; its URL is that of the cache that contains them.
 
-    Positions count through all sets. The index also has the number of each clip's `member`.
+    Positions are numbered over all sets. The index also has the number of each clip's `member`.
     """
 
     members: tuple[JoinedMember, ...] = ()

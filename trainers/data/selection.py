@@ -29,7 +29,7 @@ class Bounds:
         context_s: Longest input, seconds.
         label_tokens: Maximum number of label tokens of an utterance.
         frames: Counts the outputs of a clip, of which the model needs one per label token, and one more between equal
-            tokens. None: the model has no such limit.
+            tokens. None if the model has no such limit.
         fastest: The greatest speed at which clips are trained on; they have the fewest outputs then.
         least_samples: Shortest input, samples.
     """
@@ -169,7 +169,7 @@ def not_scored(index: pa.Table, scored: IntArray, bounds: Bounds) -> list[dict[s
 
 
 def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: float, split: str) -> None:
-    """Refuses clips longer than the model's context: cutting or dropping them would falsify the score.
+    """Refuses clips longer than the model's context, since truncating or dropping them would falsify the score.
 
     Raises DataError if there are such clips; the message has their ids and durations.
     """

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _INVISIBLE = dict.fromkeys([0x00AD, 0x200B, *_DIRECTIONS, 0x2060, 0xFEFF])
 
-# Punctuation by Unicode category, but read aloud, and therefore kept. Symbols (€, +, °) have other categories.
+# Kept, since they are read aloud although their category is punctuation. Symbols (€, +, °) have other categories.
 SPOKEN = frozenset("%‰&@#§")
 
 _APOSTROPHES = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}\N{FULLWIDTH APOSTROPHE}")
 _HYPHENS = frozenset("-\N{HYPHEN}\N{NON-BREAKING HYPHEN}")
 _IN_NUMBERS = frozenset(".,:")
 
-# Hiragana, katakana and Han are written without spaces: removed punctuation must not leave a space.
+# Hiragana, katakana and Han are written without spaces, so removed punctuation must not leave a space.
 _UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 _REMOVED = "\0"
 _REMOVED_BETWEEN_UNSPACED = re.compile(f"(?<=[{_UNSPACED}]){_REMOVED}+(?=[{_UNSPACED}])")
@@ -35,11 +35,11 @@ class TextRules:
 def normalize(text: str, rules: TextRules) -> str:
     """Normalizes a transcript for training.
 
-    Always: Unicode NFC, no invisible characters, whitespace of every kind collapsed to single spaces, none at
-    the ends.
+    Text is always converted to Unicode NFC, without invisible characters, and with whitespace of every kind
+    collapsed to single spaces and removed at the ends.
 
-    Without punctuation: every character of Unicode category P is removed, in any script, leaving a space (none
-    between Japanese or Chinese characters). The exceptions, which are part of a word or read aloud:
+    To remove punctuation, every character of Unicode category P, in any script, is replaced by a space (by nothing
+    between Japanese or Chinese characters). The exceptions, which are part of a word or read aloud, are
     apostrophes and hyphens between letters or digits (l'homme, rock-n-roll), normalized to ' and -; a
     full stop, comma or colon between digits (3,5 and 10:30); and % ‰ & @ # §.
     """
@@ -72,7 +72,7 @@ def _without_punctuation(text: str) -> str:
 
 
 def _inside(before: str, character: str, after: str) -> str:
-    """Returns what is kept of a punctuation character between two others, or ""."""
+    """Returns what replaces a punctuation character between two others; "" if it is removed."""
     if character in _IN_NUMBERS and before.isdecimal() and after.isdecimal():
         return character
     if _is_of_word(before) and _is_of_word(after):

@@ -1,4 +1,4 @@
-"""Reports on the transcripts of a prepared set: wrong pairs of text and audio show in them first. Pure."""
+"""Reports on the transcripts of a prepared set, which show wrong pairs of text and audio first. Pure."""
 
 import heapq
 import unicodedata
@@ -37,7 +37,7 @@ class TextReport:
         mixed: Words with letters of several similar scripts, with the first clip of each.
         empty: Clips without a text.
         fastest: The SHOWN clips with the longest text for their audio; texts of longer clips appear here.
-        slowest: The SHOWN clips with the shortest, but not empty, text for their audio.
+        slowest: The SHOWN clips with the shortest text for their audio, without empty texts.
     """
 
     characters: Counter[str]
@@ -97,7 +97,7 @@ def scripts_of(text: str) -> frozenset[str]:
 
 
 def named(character: str) -> str:
-    """Returns a character for display: as its code point if it is not visible by itself."""
+    """Returns a character for display, or its code point if it is not visible by itself."""
     is_seen = character.isprintable() and not character.isspace() and not unicodedata.combining(character)
     return character if is_seen else f"U+{ord(character):04X}"
 

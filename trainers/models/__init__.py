@@ -1,1 +1,1 @@
-"""Speech recognition models: families, processors and vocabularies, loading, export."""
+"""Speech recognition models: families, processors, vocabularies and loading."""

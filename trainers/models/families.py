@@ -25,7 +25,7 @@ from trainers.models.sources.opened_model import OpenedModel
 FAMILIES: Mapping[str, Family[Any]] = {
     name: resolve_name(part.implementation)() for name, part in family_parts().items()
 }
-# Fields for learning or reading a vocabulary in training: weights that are scored have their own.
+# Fields for learning or reading a vocabulary in training; weights that are only scored have their own.
 _LEARNED = ("vocabulary", "vocabulary_file")
 
 
@@ -35,14 +35,14 @@ class _Parts(Part):
 
 
 def resolve_model(config: TrainConfig, opened: OpenedModel | None = None) -> tuple[TrainConfig, Family[Any]]:
-    """Returns the config, with model and decode part read by the weights' family if it names none; and the family.
+    """Returns the config, whose model and decode part are read by the weights' family if it names none; and the family.
 
-    `opened` has the weights' files. None: they are in a folder, or transformers finds them on the Hub.
+    `opened` has the weights' files; if None, they are in a folder, or transformers finds them on the Hub.
 
     Raises:
-        ConfigError: the weights cannot be opened, or their family is unknown or differs from `model.family`; or the
+        ConfigError: The weights cannot be opened, or their family is unknown or differs from `model.family`; or the
             config has fields of another family.
-        StorageError: the Hub does not respond.
+        StorageError: The Hub does not respond.
     """
     model = config.model
     family = family_of(opened.applied_to(model) if opened is not None else model)
@@ -56,7 +56,7 @@ def resolve_model(config: TrainConfig, opened: OpenedModel | None = None) -> tup
 
 
 def decoded_by(config: TrainConfig, family: LabelCodec) -> TrainConfig:
-    """Returns the config with its decode part read by the family of weights that are only scored.
+    """Returns the config, whose decode part is read by the family of weights that are only scored.
 
     Raises ConfigError if the config has fields of another family.
     """
@@ -78,7 +78,7 @@ def _read(config: TrainConfig, model: Any, origin: str) -> _Parts:
 
 
 def model_config_for_scoring(model: ModelPart, folder: str) -> ModelPart:
-    """Returns a model part for the weights in a folder, which are only scored, with the fields that their family has.
+    """Returns a model part for weights in a folder that are only scored, with the fields of the weights' family.
 
     Raises as `family_of`.
     """
@@ -90,7 +90,7 @@ def model_config_for_scoring(model: ModelPart, folder: str) -> ModelPart:
 
 
 def family_of(model: ModelPart) -> Family[Any]:
-    """Returns the family of the config's model: that of new weights, or by the config.json of pretrained ones.
+    """Returns the family of the config's model, for pretrained weights according to their config.json.
 
     Raises ConfigError if config.json cannot be opened, or its family is unknown or differs from `model.family`, and
     StorageError if the Hub does not respond.
@@ -116,7 +116,7 @@ def refuse_unsupported(config: TrainConfig, family: Family[Any]) -> None:
 
 
 def _asks_for(config: TrainConfig, name: str) -> bool:
-    """Returns True if a field, or a training argument, differs from its default, other than by being False."""
+    """Returns True if a field, or a training argument, is neither False nor its default."""
     holder, field, *argument = name.split(".")
     part = getattr(config, holder)
     value = getattr(part, field)
@@ -126,12 +126,12 @@ def _asks_for(config: TrainConfig, name: str) -> bool:
 
 
 def decoder_of(part: DecodePart) -> Decoder | None:
-    """Returns the decoder that searches a model's outputs, or None if the part asks for no search."""
+    """Returns the decoder that searches a model's outputs; None if the part configures no search."""
     return resolve_name(part.decoder)() if part.decoder is not None and part.settings else None
 
 
 def check_decoder(part: DecodePart, storage_options: StorageOptions) -> None:
-    """Checks the search that a part asks for; raises as `Decoder.check`."""
+    """Checks the search that a part configures; raises as `Decoder.check`."""
     if (decoder := decoder_of(part)) is not None:
         decoder.check(part, storage_options)
 
@@ -155,7 +155,7 @@ def _config_of(name_or_path: str, revision: str) -> dict[str, Any]:
 
 
 def family_of_type(name: str | None, origin: str = "this model") -> Family[Any]:
-    """Returns the family of the `model_type` in a config.json of `origin`; raises ConfigError if there is none."""
+    """Returns the family of the `model_type` in the config.json of `origin`; raises ConfigError if it is unknown."""
     found = next((family for family in FAMILIES.values() if name in family.model_types), None)
     if found is None:
         types = ", ".join(each for family in FAMILIES.values() for each in family.model_types)

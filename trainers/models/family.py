@@ -1,6 +1,6 @@
-"""The interface of a family of recognizers; `config.family_table` lists the families.
+"""Defines the interface of a family of recognizers; `config.family_table` lists the families.
 
-Until it loads a model, a family works without torch, even if transformers finds none: checks before a run need no
+Until it loads a model, a family works without torch, even if that is not installed, since checks before a run need no
 weights.
 """
 
@@ -32,23 +32,23 @@ Model = TypeVar("Model", bound=ModelPart)
 
 
 class Decoder(Protocol):
-    """The search that a decode part asks for, before a model is loaded; `Recognizer.open_search` runs it.
+    """The search that a decode part configures, before a model is loaded; `Recognizer.open_search` opens it.
 
     `part` is a decode part that names this decoder, and has settings.
     """
 
     def check(self, part: Any, storage_options: StorageOptions) -> None:
-        """Finds in seconds what would stop the search at the end of a training.
+        """Finds within seconds what would stop the search at the end of a training.
 
         Raises ConfigError if a library is not installed, or a file or a model cannot be used, and StorageError if a
         bucket cannot be read, or the Hub does not respond.
         """
 
     def inspect(self, part: Any, processor: Any, storage_options: StorageOptions) -> Iterable[Finding]:
-        """Finds what would stop the search, or make it find nothing without an error."""
+        """Reports what would stop the search, or make it miss words without an error."""
 
     def note(self, decoding: Mapping[str, Any]) -> str:
-        """Returns a note for the model card on a decoding (`Decoding.describe`) that `pipeline` does not do."""
+        """Returns a note for the model card on a decoding (`Decoding.describe`) that transformers' `pipeline` lacks."""
 
     def content_hashes(self, part: Any, storage_options: StorageOptions) -> dict[str, str]:
         """Returns the SHA-256 of the files that can be read quickly, by the name of their field.
@@ -64,11 +64,11 @@ class Family(LabelCodec, Generic[Model]):
 
     Attributes:
         model_types: Each `model_type` in the config.json of its models.
-        context_s: Longest input of a model that is not opened, if the config names none. Seconds.
+        context_s: Longest input of a model that is not opened, if the config does not set it. Seconds.
         recognizer: Module and class of its recognizers, which load torch. The class's `load` takes the family, the
             model part, the processor, and the other arguments of `load_recognizer`.
-        sizes: Names in a config.json whose values a checkpoint must share with the config's model to start from. None:
-            all of the architecture.
+        sizes: Keys of config.json in which a checkpoint must equal the config's model so that a run can start from it;
+            None for all keys of the architecture.
     """
 
     model_types: tuple[str, ...]
@@ -88,11 +88,11 @@ class Family(LabelCodec, Generic[Model]):
         """
 
     def learns_processor(self, model: Model) -> bool:
-        """Returns True if the vocabulary is learned from the training text; the run folder then has the processor."""
+        """Returns True if the vocabulary is learned from the training text; if so, the run folder has the processor."""
         return model.init == "scratch"
 
     def makes_new_head(self, model: Model) -> bool:
-        """Returns True if pretrained weights get a new output layer intentionally, so that they may lack one."""
+        """Returns True if pretrained weights get a new output layer, so that they may lack one."""
         return False
 
     def new_processor(self, texts: Sequence[str], model: Model) -> Any:
@@ -100,10 +100,10 @@ class Family(LabelCodec, Generic[Model]):
 
         Raises ConfigError if the family has no new models, as by default.
         """
-        raise ConfigError(f"model.family is {self.name}: its models begin with weights; set model.init: pretrained")
+        raise ConfigError(f"model.family is {self.name}, which has no new models: set model.init: pretrained")
 
     def write_description(self, folder: Path, texts: Sequence[str], model: Model) -> None:
-        """Writes config and processor of a new model, everything except weights, so that all ranks build the same."""
+        """Writes everything of a new model except weights, so that all ranks build the same: config and processor."""
         self.new_processor(texts, model)
 
     def adopt_description(self, source: Path, folder: Path, model: Model) -> None:
@@ -123,13 +123,13 @@ class Family(LabelCodec, Generic[Model]):
 
     @abstractmethod
     def open_processor(self, model: Model, description: Path | None) -> Any:
-        """Opens the processor in a description's folder, or with None that of pretrained weights.
+        """Opens the processor in a description's folder, or that of pretrained weights if `description` is None.
 
         Raises ConfigError if the processor cannot be opened, or does not match the config.
         """
 
     def model_config(self, model: Model, processor: Any) -> Any:
-        """Returns the config.json of a model that is not loaded; of a new one without a processor, for the text `a`."""
+        """Returns the config.json of a model that is not loaded; without a processor, a new one is for the text `a`."""
         if model.init == "pretrained":
             return from_pretrained(model, AutoConfig)
         with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
@@ -137,11 +137,11 @@ class Family(LabelCodec, Generic[Model]):
             return AutoConfig.from_pretrained(folder)
 
     def notes(self, model: Model, processor: Any) -> Sequence[str]:
-        """Returns a line for each setting of pretrained weights that is ignored or replaced, for a preflight."""
+        """Returns a line for each setting of pretrained weights that is ignored or replaced, for early checks."""
         return ()
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
-        """Returns a line for each setting with which a model of these limits cannot be trained."""
+        """Returns a line for each setting that prevents training a model with these limits."""
         if not config.augment.frequency_masks or limits.has_bins:
             return []
         return [
@@ -163,9 +163,9 @@ class Family(LabelCodec, Generic[Model]):
 
         Args:
             model: The config's model part; weights that are not new have its `dtype`.
-            description: Folder of `write_description` or `adopt_description`, or None for pretrained weights.
+            description: Folder that `write_description` or `adopt_description` wrote; None for pretrained weights.
             seed: Seed of new weights.
-            weights: A checkpoint's files, with the weights of a described model. None: new weights.
+            weights: A checkpoint's files, with the weights of a described model; None for new weights.
         """
         processor = self.open_processor(model, description)
         loaded: Recognizer = resolve_name(self.recognizer).load(self, model, processor, description, seed, weights)
@@ -179,7 +179,7 @@ class Family(LabelCodec, Generic[Model]):
         return opened
 
     def export_processor(self, folder: Path) -> None:
-        """Changes the files of a saved processor, next to its model, into those of an export, for other software.
+        """Changes the files of a saved processor, next to its model, for the software that reads exports.
 
         By default, they are unchanged, including `processor_config.json`.
         """

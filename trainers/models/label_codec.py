@@ -1,4 +1,4 @@
-"""Properties of a model without its weights: its limits, and how it encodes transcripts as label ids. No torch."""
+"""Defines what is known of a model without its weights: its limits, and the encoding of label ids. No torch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ class Limits:
 
     Attributes:
         context_s: Longest input. Seconds.
-        label_tokens: Maximum number of tokens in a label, including those before and after the text.
-        prefix_tokens: Number of tokens before the text of each label, which are given, not generated.
-        new_tokens: Maximum number of generated tokens. None: the model has a label for each frame instead.
-        frames: Counts the outputs of a clip, if each label token requires one. None: it does not.
+        label_tokens: Maximum number of label tokens of an utterance, including those before and after the text.
+        prefix_tokens: Number of label tokens before the text, which are given, not generated.
+        new_tokens: Maximum number of generated tokens; None if the model has an output for each frame instead.
+        frames: Counts the outputs of a clip, if each label token requires one; else None.
         full_context: True if clips are padded to the full context, unless buckets are configured.
         padding_affects_output: True if padding changes the outputs, so that clips are scored without padding.
         has_bins: True if the input has frequency bins, False if it is samples.
@@ -59,10 +59,10 @@ class LabelCodec(ABC):
         """Returns a hash of everything in the processor that label ids depend on: 16 hexadecimal digits."""
 
     def language_prefix(self, processor: Any, language: str | None) -> list[int]:
-        """Returns the label ids before each text in a language (name or code; None: the processor's own).
+        """Returns the label ids before each text in a language (name or code; None for the processor's own).
 
-        There are as many for each language; none, as by default, if this model's labels have no language token. Also
-        none for a new model that is not made yet (`processor` is None), whose ids are not known. Raises ConfigError if
-        the language is unknown to the model.
+        There are as many for each language. The result is empty, as by default, if labels have no language token, and
+        for a new model that is not made yet (`processor` is None), whose ids are not known. Raises ConfigError if the
+        language is unknown to the model.
         """
         return []

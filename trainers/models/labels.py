@@ -1,4 +1,4 @@
-"""Label ids of a prepared set: encoded once per tokenizer, stored next to the index, memory-mapped by all readers.
+"""Encodes label ids of a prepared set once per tokenizer, and stores them next to the index; readers map the file.
 
 labels-<hash of the tokenizer>.bin    int64 offsets, one more than there are clips; the int32 ids of all clips; the
                                       CRC-32 of everything before it
@@ -25,7 +25,7 @@ from trainers.errors import ConfigError, DataError
 from trainers.models.label_codec import LabelCodec
 from trainers.models.language_names import code_or_name
 
-# Few enough for their ids to take little memory as Python integers, enough for the tokenizer to use all cores.
+# Few enough that their ids take little memory as Python integers, enough that the tokenizer uses all cores.
 TEXTS_AT_ONCE = 16_384
 CHECKED_BYTES = 2**20
 # The language of a clip without a value, if the config names none.
@@ -57,7 +57,7 @@ class Labels:
         """Number of ids of each clip that equal the one before, shape (N,)."""
         equal = np.zeros(len(self._ids) + 1, np.int64)
         equal[1 : len(self._ids)] = self._ids[1:] == self._ids[:-1]
-        # The first id of a clip has none before it.
+        # The first id of a clip has no id before it.
         equal[self._offsets[:-1]] = 0
         sums = np.concatenate([[0], np.cumsum(equal)])
         repeats: npt.NDArray[np.int64] = sums[self._offsets[1:]] - sums[self._offsets[:-1]]
@@ -116,10 +116,10 @@ def _labels_of(
     languages: pa.ChunkedArray,
     of_member: str | None = None,
 ) -> Labels:
-    """Returns the labels of one set; `of_member` is the language that a mix gives to its clips that have none."""
+    """Returns the labels of one set; `of_member` is the language that a mix gives to clips without one."""
     texts = prepared.index["text"]
     prefixes = language_prefixes(codec, processor, languages, language)
-    # Distinguishes the names of labels in several languages, in addition to the tokenizer.
+    # Distinguishes the names of files with labels in several languages, in addition to the tokenizer's hash.
     named: list[Any] = [*sorted(prefixes.items()), *([of_member] if of_member is not None else [])]
     suffix = f"-{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]}" if prefixes else ""
     name = f"labels-{codec.labels_fingerprint(processor)}{suffix}.bin"
@@ -133,7 +133,7 @@ def _labels_of(
 
 
 def _check(path: Path, prepared: PreparedSet, clips: int) -> None:
-    """Raises DataError for a file with another checksum."""
+    """Raises DataError if the size or checksum of a file is wrong."""
     size = path.stat().st_size
     if size >= 8 * (clips + 1) + 4 and size % 4 == 0:
         with path.open("rb") as file:
@@ -205,7 +205,7 @@ def clip_languages(table: pa.Table, language: str | None) -> list[str] | None:
 def language_prefixes(
     codec: LabelCodec, processor: Any, languages: pa.ChunkedArray, language: str | None
 ) -> dict[str, list[int]]:
-    """Returns the label ids before texts in each of the clips' languages (`languages_in`) that is not the config's.
+    """Returns the label ids before texts in each of the clips' languages (`languages_in`) except the config's.
 
     Raises ConfigError, with names and numbers of clips, if some are unknown to the model.
     """
@@ -237,7 +237,7 @@ def language_prefixes(
 def empty_labels(
     codec: LabelCodec, processor: Any, languages: Sequence[str | None], language: str | None
 ) -> list[list[int]]:
-    """Returns the label ids of an empty text in the language of each clip, or in the config's if that is None.
+    """Returns the label ids of an empty text in the language of each clip; None in `languages` means the config's.
 
     Raises as `language_prefixes`.
     """

@@ -1,4 +1,4 @@
-"""Languages by code or name: one table for all families, from ISO 639, BCP 47 and CLDR. Imports no transformers."""
+"""Identifies languages by code or name, for all families, from ISO 639, BCP 47 and CLDR. Imports no transformers."""
 
 import difflib
 import re
@@ -34,7 +34,7 @@ LANGUAGES: Mapping[str, str] = {
     "su": "sundanese", "yue": "cantonese",
 }
 # fmt: on
-# Whisper's codes that differ from today's.
+# Whisper's codes, by the current codes that they differ from.
 _WHISPERS: Mapping[str, str] = {"jv": "jw", "fil": "tl"}
 # Unspecified Norwegian is Bokmål, as in CLDR; zlm is Malay apart from its standard (zsm), as in MMS.
 _SAME: Mapping[str, str] = {"nb": "no", "zlm": "ms"}
@@ -62,8 +62,8 @@ _OF_MANDARIN = frozenset({"pinyin", "tongyong", "wadegile"})
 def code_or_name(language: str) -> str:
     """Returns the code of a language given by code or name: `Serbian`, `srpski`, `srp_Cyrl`, `sr-RS` → `sr`.
 
-    The code is from ISO 639-1 if that has one. Deprecated codes are replaced by today's, and a macrolanguage by the
-    member that it usually means. Returns a text that names no language in lower case.
+    The code is from ISO 639-1 if that has one. Deprecated codes are replaced by current ones, and a macrolanguage by
+    the member that it usually means. A text that names no language is returned in lower case.
     """
     text = language.strip()
     tag = _by_name(text) if _CODE.fullmatch(text) is None else _by_code(text)
@@ -86,13 +86,13 @@ def whisper_code(language: str) -> str | None:
 
 
 def no_token(language: str) -> str:
-    """Returns a sentence that Whisper has no token for a language, with its name or a similar one that may be meant."""
+    """Returns a message that Whisper has no token for a language, with the language's name, or a similar name."""
     problem = f"Whisper has no token for {language!r}"
     code = code_or_name(language)
     name = langcodes.Language.get(code).language_name() if _CODE.fullmatch(code) else _UNKNOWN
     if not name.startswith(_UNKNOWN):
         return f"{problem}." if name.lower() == language.lower() else f"{problem} ({name})."
-    # Deutch is more similar to Deutsch than to Dutch.
+    # With the languages' own names, since Deutch is more similar to Deutsch than to Dutch.
     known = {**{name: name for name in LANGUAGES.values()}, **{own: LANGUAGES[to] for own, to in _own_names().items()}}
     near = difflib.get_close_matches(language.lower(), known, n=1, cutoff=0.8)
     hint = f"; did you mean {known[near[0]].title()}?" if near else ": write a code (sr) or a name (Serbian)."
@@ -107,7 +107,7 @@ def _by_code(text: str) -> langcodes.Language | None:
 
 
 def _by_tag(text: str) -> langcodes.Language | None:
-    """Returns the language of a tag, ignoring invalid subtags at its end; not for Chinese, where they may matter."""
+    """Returns the language of a tag, ignoring invalid subtags at its end, except for Chinese, where they may matter."""
     tag, remarks = _LOCALE_TAIL.sub("", text), _REMARK.search(text)
     subtags = [part for part in re.split(r"[-_]", _REMARK.sub("", tag)) if part]
     for length in range(len(subtags), 0, -1):
@@ -155,6 +155,6 @@ def _without_accents(name: str) -> str:
 
 @cache
 def _names(language: str, of: str = "language") -> Mapping[str, list[bytes]]:
-    """Returns codes of languages, territories or scripts by their names in a language; `und`: in all languages."""
+    """Returns codes of languages, territories or scripts by their names in a language; `und` means all languages."""
     names: Mapping[str, list[bytes]] = load_trie(data_filename(f"trie/{language}/name_to_{of}.marisa"))
     return names

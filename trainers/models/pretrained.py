@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 NAME_OR_PATH = "model.name_or_path"
 _PROCESSORS = {EXTRACTOR: ("feature extractor", EXTRACTOR_FILES), TOKENIZER: ("tokenizer", TOKENIZER_FILES)}
-# Fields of a config.json about its origin, the way it was loaded, and what loading switches off.
+# Fields of a config.json about its origin and loading, and those that loading turns off.
 _NOT_ARCHITECTURE = (
     *("_name_or_path", "transformers_version", "dtype", "torch_dtype"),
     *("layerdrop", "apply_spec_augment", "use_cache"),
@@ -35,11 +35,11 @@ def open_named(field: str, name: str | None, call: Callable[[], T], what: str = 
     except StorageError as error:
         if field != NAME_OR_PATH:
             raise
-        new = "write the recipe of one with `rayscribe init <recordings> --model scratch`"
-        raise StorageError(f"{error}; a new model needs none: {new}") from error
+        new = "write its recipe with `rayscribe init <recordings> --model scratch`"
+        raise StorageError(f"{error}; a new model needs no weights: {new}") from error
     except (RayscribeError, ImportError, MemoryError):
         raise
-    # transformers, tokenizers, safetensors and torch raise any exception for a file of other content.
+    # transformers, tokenizers, safetensors and torch may raise any exception for an invalid file.
     except Exception as error:
         raise ConfigError(
             f"{field}: {name} cannot be opened: {reason_of(error)}; give a folder with {what}, or a Hub id that this "
@@ -51,9 +51,9 @@ def reason_of(error: Exception) -> str:
     """Returns one line on why a model's file cannot be read."""
     if isinstance(error, UnpicklingError):
         # torch's own message recommends to run the pickle's code.
-        return "its pickle holds more than tensors, or is damaged, and what else it holds is never run"
+        return "its pickle is damaged, or has more than tensors, which is never run"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # The first of a list of problems.
+    # A line that introduces a list of problems, with the first of them.
     text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
     return text if isinstance(error, OSError | ValueError) and text else f"{type(error).__name__}: {text}"
 
@@ -70,7 +70,7 @@ def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
 
 
 def refuse_other_sizes(found: Any, wanted: Any, names: Sequence[str] | None) -> None:
-    """Raises ConfigError if a checkpoint's config.json has other values than wanted for some names; None: for any."""
+    """Raises ConfigError if named values in a checkpoint's config.json, or any values, differ from the wanted."""
     sizes, asked = flatten_dict(found.to_dict()), flatten_dict(wanted.to_dict())
     if names is None:
         names = [name for name in sizes | asked if name.rpartition(".")[2] not in _NOT_ARCHITECTURE]
@@ -83,13 +83,13 @@ def refuse_other_sizes(found: Any, wanted: Any, names: Sequence[str] | None) -> 
 
 
 def refuse_without_processor(model: ModelPart, *, tokenizer: bool = True) -> None:
-    """Raises ConfigError for weights in a folder without the files of a feature extractor, or of a tokenizer."""
+    """Raises ConfigError if a folder of weights lacks the files of a feature extractor or of a tokenizer."""
     for field in (EXTRACTOR, TOKENIZER) if tokenizer else (EXTRACTOR,):
         refuse_without_files(Path(str(model.name_or_path)), field, f"{NAME_OR_PATH}: {model.name_or_path}")
 
 
 def refuse_without_files(folder: Path, field: str, origin: str) -> None:
-    """Raises ConfigError for a folder without a field's files; transformers may open an empty one instead."""
+    """Raises ConfigError if a folder lacks a field's files; transformers may make an empty tokenizer."""
     what, patterns = _PROCESSORS[field]
     if folder.is_dir() and not any(path.is_file() for pattern in patterns for path in folder.glob(pattern)):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The processor of a run: a pretrained one, or one learned from its training text and stored in its folder."""
+"""Opens the processor of a run: a pretrained one, or one learned from its training text and stored in its folder."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""The interface of models for training and scoring, common to all families."""
+"""Defines the interface of models for training and scoring, common to all families."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,8 +18,8 @@ from trainers.distributed.session import Session
 from trainers.models.label_codec import LabelCodec, Limits
 
 IGNORED_LABEL = -100
-# From the label ids of each utterance, which may include -100, and its number of samples: `labels`, with -100 where
-# the model must not predict, and its inputs other than `Features.inputs`, such as the tokens of a prompt.
+# Takes each utterance's label ids, which may include -100, and its number of samples. Returns `labels`, with -100 where
+# the model must not predict, and inputs other than `Features.inputs`, such as the tokens of a prompt.
 LabelCollator = Callable[[Sequence[Sequence[int]], Sequence[int]], dict[str, torch.Tensor]]
 
 
@@ -35,7 +35,7 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True)
 class Search:
-    """A search of a model's outputs; the first setting makes the hypothesis, each of the others a further one.
+    """A search of a model's outputs; the first setting makes the hypothesis, and each other one an additional one.
 
     `chosen_on` is the key of the prepared set on which the first setting was chosen; None if it was given.
     """
@@ -47,14 +47,14 @@ class Search:
 
 @dataclass(frozen=True)
 class Decoding:
-    """The way in which hypotheses are generated, by the config's decode part.
+    """How hypotheses are generated, according to the config's decode part.
 
     Attributes:
-        nbest: Number of hypotheses for each utterance, at most the beams of `part`. None: only the best.
+        nbest: Number of hypotheses for each utterance, at most the beams of `part`; None for only the best.
         autocast: Lower precision of the computation, or None for float32.
         as_written: True if hypotheses are compared as written, so that no text may be suppressed.
-        search: The search of outputs. None: hypotheses are made without a search.
-        word_times: True to return the time of each word, with a model that `Recognizer.gives_word_times`.
+        search: The search of outputs; None if hypotheses are made without a search.
+        word_times: True to return word timestamps, with a model that `Recognizer.gives_word_times`.
     """
 
     part: Any
@@ -77,7 +77,7 @@ class Decoding:
 
 
 def computing_in(autocast: torch.dtype | None, device: torch.device) -> AbstractContextManager[Any]:
-    """Returns a context in which a model on this device computes in a lower precision; None: in that of its weights."""
+    """Returns a context in which a model on this device computes in a lower precision; if None, in its weights'."""
     return torch.autocast(device.type, autocast) if autocast is not None else nullcontext()
 
 
@@ -90,7 +90,7 @@ class Alternative:
 
 
 class Word(NamedTuple):
-    """A word of a hypothesis, with its times. Seconds from the clip's beginning."""
+    """A word of a hypothesis, with its timestamps in seconds from the clip's beginning."""
 
     text: str
     start_s: float
@@ -102,13 +102,13 @@ class Recognition:
     """A model's result for one utterance.
 
     Attributes:
-        loss: Cross-entropy summed over the utterance's labels, in nats. None: see `Recognizer.scores_loss`.
-        avg_logprob: Mean over the hypothesis's generated tokens, including its end token unless it was cut off at the
-            maximal length, of ln p(token | utterance, the tokens before it). p is the model's softmax over all tokens,
+        loss: Cross-entropy summed over the utterance's labels, in nats; None unless `Recognizer.scores_loss`.
+        avg_logprob: Mean over the hypothesis's generated tokens, including its end token unless it is truncated at the
+            maximum length, of ln p(token | utterance, the tokens before it). p is the model's softmax over all tokens,
             before generation suppresses any. Prompt tokens (start, language, task) are given, not generated.
             For a model with an output for each frame, a mean over outputs, as defined by its family.
         nbest: If requested, several hypotheses, ordered by the model's own score, the best first.
-        greedy: With the hypothesis of a search of outputs, the hypothesis without the search, for comparison.
+        greedy: For a search of outputs, the hypothesis without the search, for comparison.
         by_other_settings: The hypotheses with the other settings of `Search`.
         words: If requested, the words of the hypothesis, in order.
     """
@@ -127,7 +127,7 @@ class Target(NamedTuple):
 
     Attributes:
         labels: int64 (B, L), -100 is ignored; a row of -100 only is a filler, whose loss is 0.
-        lengths: See `features.LENGTHS`. None: the model's inputs have the same length.
+        lengths: See `features.LENGTHS`; None if the model's inputs have none.
     """
 
     labels: torch.Tensor
@@ -157,7 +157,7 @@ class TrainedAdapter(Protocol):
 
 
 class Regularizer(Protocol):
-    """An additional term of the loss, over a sample of each step's utterances, computed with a forward pass.
+    """An additional term of the loss, over a sample of each step's utterances, computed in a forward pass.
 
     Attributes:
         name: Name under which its mean is logged, without the weight.
@@ -174,7 +174,7 @@ class Regularizer(Protocol):
 
         Args:
             clips: The clips of the pass that are in the sample, int16 samples of each (T_i,), as for `Features.inputs`.
-            shares: Weight of each in the step's term, float32 (B,); the sum over all ranks and passes is 1.
+            shares: Weight of each clip in the step's term, float32 (B,); the sum over all ranks and passes is 1.
         """
 
 
@@ -183,7 +183,7 @@ def label_loss(
 ) -> torch.Tensor:
     """Returns the cross-entropy of logits (B, L, V), summed over labels (B, L) other than -100, divided by `count`.
 
-    `count`: the number of labels in the global batch, over all ranks and forward passes; None: in this batch.
+    `count` is the number of labels in the global batch, over all ranks and forward passes; if None, in this batch.
     """
     total = torch.nn.functional.cross_entropy(
         logits.float().flatten(0, 1),
@@ -204,7 +204,7 @@ def padded(labels: Sequence[Sequence[int]]) -> torch.Tensor:
 def pad_labels(
     labels: Sequence[Sequence[int]], samples: Sequence[int] = (), *, start_id: int, pad_id: int
 ) -> dict[str, torch.Tensor]:
-    """Pads labels by length (never by token id: Whisper's padding token is its end token); a `LabelCollator`.
+    """Pads labels by length (not by token id, since Whisper pads with its end token); a `LabelCollator`.
 
     Returns:
         int64 labels (B, L), padded with -100, and int64 decoder_input_ids (B, L): labels shifted right by one.
@@ -237,11 +237,11 @@ class Recognizer(ABC):
 
     Attributes:
         model: A transformers model, not wrapped.
-        codec: The encoding of transcripts: its family.
+        codec: The model's family, which encodes transcripts.
         notes: Changes to the weights' own settings that affect the result, one line each.
-        adapter: The adapter that is trained in place of the model's weights. None: the weights are trained.
-        regularizer: An additional term of the loss, or None.
-        base: The weights at the start of the run, if checkpoints must name them, else None.
+        adapter: The adapter that is trained in place of the model's weights; None if the weights are trained.
+        regularizer: An additional term of the loss; None if there is none.
+        base: The weights at the start of the run; None unless checkpoints must name them.
         scores_loss: True if `recognize` also returns the loss of the labels, for which a generative model runs once
             more. If False, scores have no loss.
     """
@@ -258,12 +258,12 @@ class Recognizer(ABC):
 
     @property
     def limits(self) -> Limits:
-        """The limits of its input and output."""
+        """The limits of the model's input and output."""
         return self.codec.limits(self.model.config, self.processor)
 
     @property
     def gives_word_times(self) -> bool:
-        """True if the model knows the time of each word in a hypothesis."""
+        """True if the model can give word timestamps."""
         return False
 
     def encode_labels(self, texts: Sequence[str]) -> list[list[int]]:
@@ -287,8 +287,8 @@ class Recognizer(ABC):
     def cost(self, padded_s: float, label_tokens: IntArray) -> FloatArray:
         """Returns costs in units of `training.max_batch_duration_s`, which limits a batch's memory, shape (N,).
 
-        By default the padded seconds. If memory also grows with the labels, the seconds that would require as much
-        memory without labels. Each utterance in a batch costs as much as the costliest.
+        The cost is by default the padded seconds. If memory also grows with the labels, it is the seconds that would
+        require as much memory without labels. Each utterance in a batch costs as much as the costliest.
 
         Args:
             padded_s: Seconds to which the utterances are padded; the cost grows with it.
@@ -305,9 +305,9 @@ class Recognizer(ABC):
         raise NotImplementedError(f"{type(self).__name__}: its family has no search of outputs")
 
     def new_regularizer(self, part: Any, autocast: torch.dtype | None) -> Regularizer | None:
-        """Returns a term that keeps the model near its present weights, if its config `is_regularized`, else None.
+        """Returns a term that keeps the model near its present weights; None unless its config `is_regularized`.
 
-        `autocast` is the lower precision of training, or None for float32.
+        `autocast` is the lower precision of training; None for float32.
         """
         return None
 
@@ -322,7 +322,7 @@ class Recognizer(ABC):
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
         """Returns the loss summed over utterances, divided by the global batch's count; by default `label_loss`.
 
-        `count` is the number of `counted_labels`, over all ranks and forward passes; None: in this batch.
+        `count` is the number of `counted_labels`, over all ranks and forward passes; if None, in this batch.
         """
         return label_loss(outputs.logits, target.labels, count, target.smoothing)
 

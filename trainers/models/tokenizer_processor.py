@@ -52,14 +52,14 @@ def refuse_other_rate(extractor: Any, origin: str) -> None:
     if extractor.sampling_rate != SAMPLING_RATE_HZ:
         raise ConfigError(
             f"{origin}: its feature extractor takes {extractor.sampling_rate} Hz, and Rayscribe stores clips at "
-            f"{SAMPLING_RATE_HZ} Hz: take a model of that rate"
+            f"{SAMPLING_RATE_HZ} Hz: use a model of that rate"
         )
 
 
 def refuse_tokens_beyond(
     tokenizer: Any, outputs: int, always: Iterable[int | None], origin: str, *, ignored: str | None = None
 ) -> None:
-    """Raises ConfigError, which names them, for tokens of labels for which a model has no output.
+    """Raises ConfigError, which names them, if labels may have tokens for which a model has no output.
 
     For such a label, a CTC loss reads beyond the outputs, and a cross-entropy ends the process.
 
@@ -84,5 +84,5 @@ def refuse_tokens_beyond(
         names = named([f"{token} ({number})".strip() for number, token in sorted(beyond.items())])
         raise ConfigError(
             f"{origin}: the model has {outputs} outputs, and its tokenizer {len(beyond)} tokens beyond them: {names}; "
-            "take a tokenizer that belongs to the weights, or weights with an output for each of its tokens"
+            "use a tokenizer that belongs to the weights, or weights with an output for each of its tokens"
         )

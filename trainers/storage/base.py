@@ -1,4 +1,4 @@
-"""Storage: files under keys, in a folder or a bucket."""
+"""Defines the interface of a storage: files under keys, in a folder or a bucket."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ _HASHED_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Entry:
-    """A stored file, by its key below the root; `etag` is a bucket's identifier of its content, "" in a folder."""
+    """A stored file; `key` is relative to the root, and `etag` identifies the content in a bucket ("" in a folder)."""
 
     key: str
     size_bytes: int
@@ -41,7 +41,7 @@ class Storage(ABC):
 
     @abstractmethod
     def url(self, key: str = "") -> str:
-        """Returns the absolute path, or URL, of `key`, or of the root."""
+        """Returns the absolute path or URL of `key`, or of the root if `key` is empty."""
 
     @abstractmethod
     def sub(self, prefix: str) -> "Storage":
@@ -53,7 +53,7 @@ class Storage(ABC):
 
     @abstractmethod
     def read_part(self, key: str, start: int, most: int) -> bytes:
-        """Returns at most `most` bytes of `key` from byte `start` on; b"" beyond its end."""
+        """Returns at most `most` bytes of `key` from byte `start` on; b"" if `start` is beyond its end."""
 
     def read_small(self, key: str, most: int) -> bytes:
         """Returns the content of a file; raises StorageError if another writer has made it larger than `most` bytes."""
@@ -87,7 +87,7 @@ class Storage(ABC):
         """Returns all files below the folder `prefix`, at any depth, sorted by key; keys are relative to the root."""
 
     def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
-        """Returns the existing files among `keys`, by key; None for a bucket that may not be listed."""
+        """Returns the existing files among `keys`, by key; None if the bucket cannot be listed."""
         return {key: entry for key in keys if (entry := self.entry(key)) is not None}
 
     @abstractmethod
@@ -118,7 +118,7 @@ class Storage(ABC):
 
     @abstractmethod
     def create_exclusive(self, key: str, data: bytes) -> bool:
-        """Writes `data` unless `key` exists; of concurrent callers, exactly one gets True.
+        """Writes `data` and returns True, or returns False if `key` exists; of concurrent callers, one gets True.
 
         The file is never visible incomplete.
         """
@@ -137,13 +137,13 @@ class Storage(ABC):
 
     @abstractmethod
     def download_file(self, key: str, local: Path) -> None:
-        """Downloads `key` to the file `local`, which is visible only when complete; makes its folder."""
+        """Downloads `key` to the file `local`, which is visible only when complete; creates its folder."""
 
     def upload_folder(self, local: Path, prefix: str, *, last: str | None = None) -> None:
         """Uploads all files below `local` to `prefix`, several in parallel; links to files are followed.
 
         Existing files that are not in `local` are kept. `last`, such as MANIFEST.json, is uploaded after all others. An
-        existing one is deleted before anything is written, so that it is visible only if the folder is complete.
+        existing `last` is deleted before anything is written, so that it is visible only if the folder is complete.
         """
         keys = _files_below(local)
         if last is not None and last not in keys:
@@ -158,7 +158,7 @@ class Storage(ABC):
     def download_folder(self, prefix: str, local: Path) -> None:
         """Downloads all files below `prefix` into the folder `local`, several in parallel."""
         source = self.sub(prefix)
-        # A bucket may have keys such as a/../../b from other tools: keys are cleaned before any becomes a local path.
+        # Other tools may have written keys such as a/../../b, so keys are checked before they become local paths.
         keys = [clean_key(entry.key) for entry in source.list_files()]
         if not keys:
             raise StorageError(f"cannot download {source.url()}: no file is there; check the name of the folder")
@@ -182,14 +182,14 @@ class Storage(ABC):
 
     @abstractmethod
     def for_pyarrow(self) -> tuple[str, Any]:
-        """Returns (storage_path, storage_filesystem) for Ray's RunConfig; no filesystem for a folder."""
+        """Returns (storage_path, storage_filesystem) for Ray's RunConfig; the filesystem is None for a folder."""
 
 
 def clean_key(key: str) -> str:
     """Returns `key`, without one trailing slash, if it is a relative POSIX path that stays below the root.
 
     Raises:
-        StorageError: It is empty or absolute, or has an empty, "." or ".." part, or a name that no file may have.
+        StorageError: It is empty or absolute, has an empty, "." or ".." part, a NUL, invalid Unicode or PART_SUFFIX.
     """
     cleaned = key.removesuffix("/")
     parts = cleaned.split("/")
@@ -205,7 +205,7 @@ def clean_key(key: str) -> str:
 
 
 def clean_prefix(prefix: str) -> str:
-    """Cleans the key of a folder like clean_key; "" is the root."""
+    """Checks the key of a folder as `clean_key` does; accepts "", which is the root."""
     return clean_key(prefix) if prefix else ""
 
 
@@ -216,16 +216,16 @@ def with_line(content_so_far: bytes, line: str) -> bytes:
         StorageError: `line` contains a line feed.
     """
     if "\n" in line:
-        raise StorageError(f"cannot append {line[:80]!r}: it is more than one line; append each by itself")
-    # A crash may have left a line without its end; the new line must not continue it.
+        raise StorageError(f"cannot append {line[:80]!r}: it is more than one line; append each line separately")
+    # A crash may have left an incomplete line, which the new line must not continue.
     separator = b"\n" if content_so_far and not content_so_far.endswith(b"\n") else b""
     return separator + line.encode() + b"\n"
 
 
 def in_parallel(action: Callable[[T], None], items: Iterable[T], *, threads: int = _PARALLEL_FILES) -> None:
-    """Calls `action` for each item, a few in parallel; after an error no new call starts, and it is raised."""
+    """Calls `action` for each item, a few in parallel; raises the first error, after which no new call starts."""
     with ThreadPoolExecutor(threads) as pool:
-        # Calls that have not started are canceled if this ends early.
+        # If an error ends this loop, calls that have not started are canceled.
         for _ in pool.map(action, items):
             pass
 
@@ -233,7 +233,7 @@ def in_parallel(action: Callable[[T], None], items: Iterable[T], *, threads: int
 def sha256_of(path: str | Path) -> str:
     """Returns the SHA-256 of a local file, as 64 hexadecimal digits; reads in blocks.
 
-    For small files, hashlib.file_digest takes half of its time to clear its buffer.
+    hashlib.file_digest is not used, since for small files it takes half of its time to clear its buffer.
 
     Raises:
         StorageError: The file cannot be read.
@@ -262,11 +262,11 @@ def _probe(storage: Storage, key: str) -> None:
     data = uuid4().hex.encode()
     storage.create_exclusive(key, data)
     if storage.read_bytes(key) != data:
-        raise StorageError(f"cannot trust {storage.url(key)}: it reads back other bytes than were written; check it")
+        raise StorageError(f"cannot trust {storage.url(key)}: the bytes read differ from those written; check it")
     if key not in [entry.key for entry in storage.list_files(key.partition("/")[0])]:
         raise StorageError(f"cannot trust {storage.url(key)}: a file just written is not listed; check the service")
     if storage.create_exclusive(key, b"a second creation"):
         raise StorageError(
-            f"cannot use {storage.url()}: two could create the same file there; "
+            f"cannot use {storage.url()}: two writers could create the same file there; "
             "use a service that honors the header If-None-Match"
         )

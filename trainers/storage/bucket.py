@@ -18,13 +18,13 @@ from trainers.storage.retry import PROBE_RETRY, Explanation, RetryPolicy
 T = TypeVar("T")
 
 _USUAL_TIMEOUTS, _PROBE_TIMEOUTS = Timeouts(connect_s=10.0, read_s=60.0), Timeouts(connect_s=3.0, read_s=10.0)
-# A part of a file may take long to send, on a slow connection that several share.
+# Sending a part of a file may take long on a slow connection that several uploads share.
 _UPLOAD_TIMEOUTS = Timeouts(connect_s=10.0, read_s=240.0)
 
 
 @dataclass(frozen=True)
 class BucketStorage(Storage):
-    """Objects of a service's bucket below a clean key, the prefix; "" is the complete bucket."""
+    """The objects in a bucket below `prefix`, which is a clean key, or "" for the complete bucket."""
 
     service: ObjectService
     bucket: str
@@ -53,7 +53,7 @@ class BucketStorage(Storage):
 
     def append_line(self, key: str, line: str) -> None:
         so_far = self.read_bytes(key) if self.exists(key) else b""
-        # Only the write is retried, with the same bytes: a second read might find the line there.
+        # Only the write is retried, with the same bytes, since a second read might already find the line.
         self.write_bytes(key, so_far + with_line(so_far, line))
 
     def entry(self, key: str) -> Entry | None:
@@ -69,14 +69,14 @@ class BucketStorage(Storage):
         return sorted(self._retry("list", self.url(clean_prefix(prefix)), entries), key=lambda entry: entry.key)
 
     def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
-        """See Storage. Lists a bucket from the first of the keys to the last: a thousand objects per request."""
+        """See Storage. Lists a bucket from the first of the keys to the last, a thousand objects per request."""
         names = {self._object(key) for key in keys}
         if not names:
             return {}
         first, last = min(names), max(names)
-        # obstore lists folders, and no names that begin with the same characters.
+        # obstore lists whole folders, not names with a common prefix.
         folder = os.path.commonprefix([first, last]).rpartition("/")[0]  # noqa: RUF071
-        # The listing starts after a name: `first` less one character precedes it. No part of it is "..".
+        # A listing starts after a name, so it gets `first` without its last character. No part of the name may be "..".
         after = first[:-1].rstrip("/.") or None
 
         def entries() -> dict[str, Entry] | None:
@@ -147,7 +147,7 @@ class BucketStorage(Storage):
 
     def for_pyarrow(self) -> tuple[str, Any]:
         """See Storage. The filesystem finds the credentials itself, so none are pickled with it."""
-        # Imported lazily: pyarrow takes a fifth of a second to load.
+        # Imported here because pyarrow takes a fifth of a second to load.
         from trainers.storage.pyarrow_filesystem import filesystem_of  # noqa: PLC0415
 
         return self.url().removeprefix(self.service.scheme), filesystem_of(replace(self, prefix=""), self.bucket)
@@ -176,7 +176,7 @@ class BucketStorage(Storage):
         return self.retry.run(call, action=action, url=url, explain=self._explain)
 
     def _do(self, action: str, key: str, method: str, *arguments: Any, **options: Any) -> Any:
-        """Calls a method of ObjectClient with the name of `key` in the bucket; `options` are those of a Bucket."""
+        """Calls a method of ObjectClient with the name of `key` in the bucket; `options` replace fields of Bucket."""
         return self._run(action, key, lambda name: self._call(method, name, *arguments, **options))
 
     def _call(self, method: str, *arguments: Any, **options: Any) -> Any:

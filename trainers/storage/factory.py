@@ -20,7 +20,7 @@ from trainers.storage.base import Storage, clean_prefix
 from trainers.storage.local_folder import LocalStorage
 from trainers.storage.retry import RetryPolicy
 
-# Common to all services; each has narrower rules and reports violations itself.
+# The names that any service allows; each has narrower rules and reports violations itself.
 _BUCKET = re.compile(r"[a-zA-Z0-9.\-_$]{1,255}")
 _WANTED = (
     "give an absolute folder such as /mnt/runs, or s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
@@ -34,22 +34,22 @@ def open_storage(
     retry: RetryPolicy | None = None,
     confined: bool = False,
 ) -> Storage:
-    """Opens the absolute folder, or the URL of a bucket or a prefix in a bucket, in `root`, without accessing it.
+    """Returns the storage at `root`, an absolute folder or the URL of a bucket or a prefix, without accessing it.
 
-    A bucket's server is resolved here, so that it is the same after the storage is sent to another process; credentials
-    are each process's own. For `confined` see LocalStorage.
+    A bucket's endpoint is resolved here, so that it stays the same when the storage is sent to another process; each
+    process uses its own credentials. For `confined` see LocalStorage.
 
     Raises:
-        StorageError: `root` or the server is not valid.
+        StorageError: `root` or the endpoint is not valid.
     """
     policy = retry or RetryPolicy()
     if (scheme := next(filter(root.startswith, URL_SCHEMES), None)) is not None:
         return _open_bucket(scheme, root, policy, storage_options)
     if unsupported_url(root) is not None or "://" in root:
-        raise StorageError(f"storage root {root!r} is of no supported kind: {_WANTED}")
+        raise StorageError(f"storage root {root!r} is not of a supported kind: {_WANTED}")
     folder = PurePosixPath(root)
     if not folder.is_absolute():
-        # Workers run in Ray's own folders, so a relative path would be another folder on each.
+        # Workers run in Ray's own folders, so a relative path would be a different folder on each.
         raise StorageError(f"storage root {root!r} is not absolute: {_WANTED}")
     if ".." in folder.parts or "\0" in root:
         raise StorageError(f"storage root {root!r} has '..' or a NUL in it: {_WANTED}")
@@ -57,7 +57,7 @@ def open_storage(
 
 
 def _open_bucket(scheme: str, root: str, policy: RetryPolicy, options: StorageOptions) -> Storage:
-    # Imported lazily: obstore takes 40 ms to load, boto3 half a second, and most commands of a client need neither.
+    # Imported here because obstore takes 40 ms to load, boto3 half a second, and most client commands need neither.
     from trainers.storage.bucket import BucketStorage  # noqa: PLC0415
     from trainers.storage.object_services import AzureBlobs, GoogleStorage, ObjectService  # noqa: PLC0415
 
@@ -75,7 +75,7 @@ def _open_bucket(scheme: str, root: str, policy: RetryPolicy, options: StorageOp
 
 
 def try_out(root: str, storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS) -> None:
-    """Raises StorageError within seconds for a storage that cannot be written, read and listed; leaves nothing."""
+    """Raises StorageError within seconds if a storage cannot be written, read and listed; leaves nothing behind."""
     folders = [] if root.startswith(URL_SCHEMES) else [Path(root), *Path(root).parents]
     made = [path for path in folders if not os.path.lexists(path)]
     try:
@@ -87,7 +87,7 @@ def try_out(root: str, storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS
 
 
 def tried_out(field: str, root: str, storage_options: StorageOptions, *, elsewhere: bool) -> Finding:
-    """Returns the result of `try_out` for a config's field; does not make a folder that other machines have."""
+    """Returns the result of `try_out` for a config's field; if the job runs `elsewhere`, creates no missing folder."""
     try:
         if elsewhere:
             refuse_other_machines(root)
@@ -98,7 +98,7 @@ def tried_out(field: str, root: str, storage_options: StorageOptions, *, elsewhe
 
 
 def refuse_other_machines(root: str) -> None:
-    """Raises StorageError for a folder that only the machines of a job have."""
+    """Raises StorageError if `root` is a folder that this machine does not have."""
     if not is_url(root) and not Path(root).is_dir():
         raise StorageError(f"{root} is a folder that this machine does not have")
 
@@ -106,7 +106,7 @@ def refuse_other_machines(root: str) -> None:
 def _split_root(root: str, scheme: str) -> tuple[str, str]:
     bucket, _, prefix = root.removeprefix(scheme).partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise StorageError(f"storage root {root!r} names no bucket that can exist ({bucket!r}): {_WANTED}")
+        raise StorageError(f"storage root {root!r} has an invalid bucket name ({bucket!r}): {_WANTED}")
     try:
         return bucket, clean_prefix(prefix)
     except StorageError as error:

@@ -13,7 +13,7 @@ from trainers.errors import FullDiskError, RayscribeError
 
 # Messages of Linux, of safetensors, and of a quota.
 TEXTS = ("No space left on device", "StorageFull", "Disk quota exceeded")
-# Messages of torch, and paths: DataLoaders share data in memory, not on a disk.
+# Texts of torch, and paths, of full shared memory, which DataLoaders use; no disk is full then.
 SHARED_MEMORY_TEXTS = ("/dev/shm", "memory(shm)", "</torch_")
 NUMBERS = {errno.ENOSPC, errno.EDQUOT}
 FIX = "free space on it, or have Ray keep its files on a larger disk (ray start --temp-dir, and TMPDIR)"
@@ -23,10 +23,10 @@ WRITER_TEXT, NEARLY_FULL_BYTES = "PytorchStreamWriter failed", 2**24
 
 @contextlib.contextmanager
 def naming_full_disk() -> Iterator[None]:
-    """Returns a context that converts errors of writes to a full disk of this host; others are unchanged.
+    """Returns a context that converts errors of writes to a full disk of this host; other errors are raised unchanged.
 
     Raises:
-        FullDiskError: instead of the error of Python, torch or safetensors.
+        FullDiskError: A disk is full; raised from the error of Python, torch or safetensors.
     """
     try:
         yield
@@ -44,11 +44,11 @@ def naming_full_disk() -> Iterator[None]:
 
 
 def _disk_of(error: Exception) -> tuple[str, int | None]:
-    """Returns the folder of a write, or else the temporary folder; and the free space on its disk.
+    """Returns the folder of a failed write, or the temporary folder if unknown, and the free bytes on its disk.
 
-    On a full disk there may be no usable temporary folder; then the free space is unknown.
+    Returns "" and None if there is none: on a full disk there may be no usable temporary folder.
     """
-    # For a copy or a move, the second is the target.
+    # For a copy or a move, the second name is the target.
     named = (error.filename2 or error.filename) if isinstance(error, OSError) else None
     try:
         # The name may also be a file descriptor.
@@ -59,12 +59,12 @@ def _disk_of(error: Exception) -> tuple[str, int | None]:
 
 
 def full_disk(detail: str) -> str:
-    """Returns a text that a disk of this host is full, with `detail` as evidence."""
+    """Returns a message that a disk of this host is full, with the `detail` that shows it."""
     return f"a disk of host {socket.gethostname()} is full ({detail})"
 
 
 def is_full_disk(error: BaseException, free_bytes: int | None) -> bool:
-    """Returns True if an error of a write means a full disk; if its text is not clear, depends on `free_bytes`."""
+    """Returns True if a write failed because of a full disk; for torch's unclear text, `free_bytes` decides."""
     text = str(error)
     if any(item in text for item in SHARED_MEMORY_TEXTS):
         return False
@@ -73,7 +73,7 @@ def is_full_disk(error: BaseException, free_bytes: int | None) -> bool:
 
 
 def refuse_full(folder: Path, size_bytes: int, name: str) -> None:
-    """Raises FullDiskError if a disk has no room for `size_bytes`."""
+    """Raises FullDiskError if the disk of a folder has fewer than `size_bytes` free."""
     free_bytes = shutil.disk_usage(folder).free
     if size_bytes > free_bytes:
         raise FullDiskError(

@@ -1,4 +1,4 @@
-"""Explains errors of the Hugging Face Hub, and of network or disk when reading it; does not import its library.
+"""Explains errors of the Hugging Face Hub, and of network or disk when reading it, without importing huggingface_hub.
 
 The libraries that read the Hub wrap these errors several times, so all causes of an error are examined.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 # huggingface_hub itself retries each request several times, for some 20 seconds.
 HUB_RETRIES = RetryPolicy(attempts=3, first_delay_s=5.0)
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}
-# httpx's base class of network errors, and huggingface_hub's error in offline mode.
+# The names of httpx's base class of network errors, and of huggingface_hub's error in offline mode.
 TRANSPORT, OFFLINE = "TransportError", "OfflineModeIsEnabled"
 # huggingface_hub's logger of failed requests, and the pattern of its messages.
 _RETRIES_OF = "huggingface_hub.utils._http"
@@ -33,7 +33,7 @@ def read_from_hub(call: Callable[[], T], what: str) -> T:
     Prints one line about the retries.
 
     Raises:
-        StorageError: a transient error at the last attempt. Any other error is raised unchanged.
+        StorageError: The last attempt failed with a transient error. Any other error is raised unchanged.
     """
     with one_line_of_retries(what):
         return HUB_RETRIES.run(call, action="read", url=what, explain=explain_hub_error)
@@ -41,7 +41,7 @@ def read_from_hub(call: Callable[[], T], what: str) -> T:
 
 @contextmanager
 def one_line_of_retries(what: str) -> Iterator[None]:
-    """Returns a context that replaces huggingface_hub's two lines for each failed request by one line, once."""
+    """Returns a context that prints one line in place of all of huggingface_hub's lines about failed requests."""
     told = False
 
     def is_other(record: logging.LogRecord) -> bool:
@@ -49,7 +49,7 @@ def one_line_of_retries(what: str) -> Iterator[None]:
         if _RETRY.search(record.getMessage()) is None:
             return True
         if not told:
-            show(f"{what}: the Hub does not respond, and is asked again for a minute or two")
+            show(f"{what}: the Hub does not respond; retrying for a minute or two")
         told = True
         return False
 
@@ -78,7 +78,7 @@ def explain_hub_error(error: BaseException) -> Explanation | None:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Returns the HTTP status of an error or of its causes."""
+    """Returns the HTTP status of an error or of its nearest cause with a status; None if none has a status."""
     return next((status for item in _chain(error) if (status := _own_status(item)) is not None), None)
 
 

@@ -1,4 +1,4 @@
-"""Writes JSON that every reader accepts: unlike Python's own, without NaN and infinities."""
+"""Writes JSON that every parser accepts, without the NaN and infinities that Python's json module writes."""
 
 import json
 import math
@@ -12,7 +12,7 @@ def to_json(content: Any, what: str, *, indent: int | None = None, default: Call
     """Returns content as JSON, like `json.dumps`.
 
     Raises:
-        ScoringError: a number is not finite; the message has its field, and `what` as its file or title.
+        ScoringError: A number is not finite; the message names its field, and `what` as its file or title.
     """
     try:
         return json.dumps(content, indent=indent, default=default, ensure_ascii=False, allow_nan=False)
@@ -22,7 +22,7 @@ def to_json(content: Any, what: str, *, indent: int | None = None, default: Call
             raise
         field, number = found
         raise ScoringError(
-            f"{what}: {field} is {number}, which JSON has no form for: correct what it was computed from"
+            f"{what}: {field} is {number}, which JSON cannot represent: correct what it was computed from"
         ) from None
 
 

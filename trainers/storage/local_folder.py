@@ -27,10 +27,10 @@ _ONCE = RetryPolicy(attempts=1)
 
 @dataclass(frozen=True)
 class LocalStorage(Storage):
-    """A folder, made with its first file. A new file is written under another name next to the final one, then renamed.
+    """A folder, created with its first file. A new file is written in its folder under another name, then renamed.
 
     `retry` is for transient errors of network file systems. If `confined`, links that lead out of the root are
-    refused: for a reader with more rights than the writers.
+    refused, since the reader may have more rights than the writers.
     """
 
     root: str
@@ -64,7 +64,7 @@ class LocalStorage(Storage):
                 file.seek(max(0, file.tell() - 1))
                 file.write(with_line(file.read(1), line))
 
-        # Not retried: it is not known whether a failed append has written its line.
+        # Not retried, because a failed append may have written its line.
         self._run("append to", self._path(key), append, _ONCE)
 
     def entry(self, key: str) -> Entry | None:
@@ -88,7 +88,7 @@ class LocalStorage(Storage):
                 children = [child for child in folder.iterdir() if child.name.startswith(start) and child.is_dir()]
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            # An incomplete file of a killed writer counts: cleanup must find all listed folders.
+            # Partial files of killed writers count, too, so that cleanup finds their folders.
             filled = (child for child in children if any(names for _, names in self._walk(child)))
             return sorted(child.relative_to(self.root).as_posix() for child in filled)
 
@@ -125,7 +125,7 @@ class LocalStorage(Storage):
 
     def download_file(self, key: str, local: Path) -> None:
         def copy(path: Path) -> None:
-            # The disk of this host is not that of the storage.
+            # A disk that is full here is one of this host, not of the storage.
             with naming_full_disk():
                 _copy(path, local)
 
@@ -141,7 +141,7 @@ class LocalStorage(Storage):
         return self._inside(Path(self.root) / clean_prefix(prefix))
 
     def _inside(self, path: Path) -> Path:
-        # Not pathlib's resolve, which raises RuntimeError for circular links; opening one is an OSError.
+        # Not pathlib's resolve, which raises RuntimeError for circular links; opening such a link raises OSError.
         if self.confined and (link := _link_of_another(Path(self.root))) is not None:
             raise StorageError(f"{link} is a link that another user has made: not followed")
         if self.confined and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
@@ -149,7 +149,7 @@ class LocalStorage(Storage):
         return path
 
     def _walk(self, folder: Path) -> Iterator[tuple[str, list[str]]]:
-        """Yields the path of each folder, from this one on, and the names of its files."""
+        """Yields the paths of this folder and of all below it, each with the names of its files."""
 
         def refuse(error: OSError) -> None:
             # Another process may delete a folder during the walk.
@@ -230,12 +230,12 @@ def _link(part: Path, path: Path) -> bool:
     try:
         os.link(part, path)
     except FileExistsError:
-        # NFS may report "exists" for a link that it has just made, if its response was lost; the count shows it.
+        # NFS may report "exists" for a link that it has just made, if its response was lost; the link count shows it.
         return part.stat().st_nlink > 1
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise StorageError(
-                f"cannot create {path}: its file system has no hard links, without which two could create "
+                f"cannot create {path}: its file system has no hard links, without which two writers could create "
                 "the same file; use a disk, NFS, Lustre or an s3:// path"
             ) from error
         raise
@@ -245,7 +245,7 @@ def _link(part: Path, path: Path) -> bool:
 def _explain(error: BaseException) -> Explanation | None:
     if not isinstance(error, OSError):
         return None
-    # For a copy, the second is the target.
+    # For a copy, the second name is the target.
     named = error.filename2 or error.filename
     cause = f"{error.strerror or error} ({named})" if named else str(error)
     permission = f"permission is denied to user id {os.getuid()}: give it read and write access"

@@ -1,4 +1,4 @@
-"""Calls to a bucket, with obstore: one request each if possible, with arguments and results that can be pickled.
+"""Makes calls to a bucket with obstore, each in one request if possible; arguments and results can be pickled.
 
 A forked process lacks obstore's threads; it makes its calls through a helper process. Forked processes are torch's data
 loaders, which read prepared shards.
@@ -18,14 +18,14 @@ from trainers.storage.base import Entry, in_parallel
 from trainers.storage.object_errors import ErrorKind, ObjectError, error_of
 from trainers.storage.object_services import ObjectService
 
-# Metadata of an object that identify its creator. Azure allows no hyphen in a name, and proxies drop underscores.
+# The metadata that identify an object's creator. Azure allows no hyphen in a name, and proxies drop underscores.
 CREATOR = "rayscribecreator"
 _MIB = 1024 * 1024
-# Small, so that a slow connection sends the parts of several files within the timeout of an upload.
+# Parts are small, so that a slow connection sends those of several files within the timeout of an upload.
 _IN_ONE_PIECE_BYTES, _PART_BYTES, _PARALLEL_PARTS = 16 * _MIB, 8 * _MIB, 4
-# S3 allows no more parts of an object.
+# S3's limit of the parts of an object.
 _MOST_PARTS = 10_000
-# For one request, on a slow connection.
+# Time limit of one request, long enough for a slow connection.
 _TIMEOUT = timedelta(minutes=10)
 _CLIENTS: "dict[tuple[Any, ...], ObjectClient]" = {}
 _HELPERS: "dict[int, Helper]" = {}
@@ -51,7 +51,7 @@ class Bucket:
 
 
 class ObjectClient:
-    """A bucket's objects by name, which is the key of their entries; `perform` converts errors to ObjectError."""
+    """Accesses the objects of a bucket by name, which is the key of an entry; `perform` converts the errors."""
 
     def __init__(self, store: Any):
         self._store = store
@@ -75,7 +75,7 @@ class ObjectClient:
         self._store.put(name, data, use_multipart=False)
 
     def create(self, name: str, data: bytes, creator: str) -> None:
-        """Writes a new object; the error is ErrorKind.EXISTS if it exists."""
+        """Writes a new object; fails with ErrorKind.EXISTS if there is already one."""
         self._store.put(name, data, use_multipart=False, mode="create", attributes={CREATOR: creator})
 
     def head(self, name: str) -> tuple[Entry, str | None]:
@@ -87,7 +87,7 @@ class ObjectClient:
         return found, result.attributes.get(CREATOR)
 
     def listed(self, folder: str, after: str | None = None, until: str | None = None) -> list[Entry]:
-        """Returns the objects below a folder, "" for all, by name: those after `after`, up to `until`."""
+        """Returns the objects below a folder ("" for all) that are after `after`, by name, at least up to `until`."""
         found: list[Entry] = []
         for chunk in self._store.list(prefix=folder or None, offset=after, chunk_size=1000):
             found += map(_entry, chunk)
@@ -96,7 +96,7 @@ class ObjectClient:
         return found
 
     def folders(self, folder: str) -> list[str]:
-        """Returns the folders directly below a folder."""
+        """Returns the names of the folders directly below a folder."""
         found: list[str] = self._store.list_with_delimiter(folder or None)["common_prefixes"]
         return found
 
@@ -118,14 +118,14 @@ class ObjectClient:
             )
 
     def download(self, name: str, local: Path) -> None:
-        """Downloads an object, a large one in parts, each of which is retried."""
+        """Downloads an object; a large one is downloaded in parts, each of which is retried."""
         result = self._store.get(name)
         found = _entry(result.meta)
         local.write_bytes(b"")
         if found.size_bytes <= _IN_ONE_PIECE_BYTES:
             _save(result, found, local, 0, found.size_bytes)
             return
-        # Ends the response, of which only the head is used.
+        # Closes the response, of which only the headers were used.
         del result
 
         def download_part(start: int) -> None:
@@ -136,11 +136,11 @@ class ObjectClient:
 
 
 class Helper:
-    """A process that makes calls for this one, and ends with it."""
+    """A process that makes calls for this process, and ends when this process does."""
 
     def __init__(self) -> None:
         self._connection, remote = Pipe()
-        # The helper is not forked either; it must import from the same paths.
+        # The helper is started, not forked; it must import from the same paths.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-c", f"from {__name__} import serve; serve({remote.fileno()})"]
         self._process = subprocess.Popen(
@@ -187,7 +187,7 @@ def serve(descriptor: int) -> None:
 def call(bucket: Bucket, method: str, *arguments: Any) -> Any:
     """Returns the result of a method of ObjectClient. Raises ObjectError, or OSError for a local file."""
     process = os.getpid()
-    # This module is loaded with obstore, whose threads a process that is forked later lacks.
+    # A process that was forked after this module was loaded lacks obstore's threads.
     if process == _PROCESS:
         return perform(bucket, method, arguments)
     with _lock():
@@ -208,7 +208,7 @@ def perform(bucket: Bucket, method: str, arguments: tuple[Any, ...]) -> Any:
 
 
 def _client_of(bucket: Bucket) -> ObjectClient:
-    """Returns this process's client for a bucket, with the present credentials."""
+    """Returns this process's client for a bucket, with the credentials that the environment has now."""
     # Secrets may be resolved after the first client is made.
     known = frozenset(item for item in os.environ.items() if item[0].startswith(bucket.service.variables))
     key = (bucket, known)
@@ -219,7 +219,7 @@ def _client_of(bucket: Bucket) -> ObjectClient:
 
 
 def _lock() -> threading.Lock:
-    # By process: a lock copied by a fork may be held by a thread that was not copied.
+    # One per process, since a lock copied by a fork may be held by a thread that was not copied.
     return _LOCKS.setdefault(os.getpid(), threading.Lock())
 
 
@@ -235,7 +235,7 @@ def _new_client(bucket: Bucket) -> ObjectClient:
 
 
 def _save(result: Any, found: Entry, local: Path, start: int, end: int) -> None:
-    """Writes a response with bytes of an object, from `start` to before `end`, to their place in a file."""
+    """Writes a response with an object's bytes from `start` up to `end` (exclusive) to their place in a file."""
     if _entry(result.meta).etag != found.etag:
         raise ObjectError(ErrorKind.BROKEN, f"{found.key} was replaced during its download")
     with local.open("r+b") as file:

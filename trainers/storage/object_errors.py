@@ -1,4 +1,4 @@
-"""Errors of object storage services: how each is recognized, what it means, and what users can do about it.
+"""Recognizes errors of object storage services, and explains what each means and what users can do about it.
 
 obstore has few types of errors; the others are distinguished by their text.
 """
@@ -21,7 +21,7 @@ from trainers.storage.retry import TRANSIENT_STATUSES, Explanation
 
 
 class ErrorKind(Enum):
-    """The kind of error of a service, or of the connection to it, with its explanation; for {…} `explanation_of`."""
+    """A kind of error of a service, or of the connection to it, with its explanation; `explanation_of` fills in {…}."""
 
     MISSING = Explanation("there is no such object", "check the key, and that {endpoint} is the service")
     NO_BUCKET = Explanation(
@@ -32,7 +32,7 @@ class ErrorKind(Enum):
     EXISTS = Explanation("the object exists already ({said})", "check the service at {endpoint}")
     BEYOND_END = Explanation("the object ends before the part that was requested", "check the key")
     ODD_NAME = Explanation(
-        "an object there has a name that is no path ({said})", "move it to another place, by the tools of the service"
+        "an object there has a name that is not a path ({said})", "move it elsewhere with the tools of the service"
     )
     DENIED = Explanation("permission denied ({said})", "{allow}", kind=NoAccessError)
     # For a HEAD request, whose response does not distinguish wrong credentials from missing permissions.
@@ -42,16 +42,16 @@ class ErrorKind(Enum):
         kind=NoAccessError,
     )
     REFUSED = Explanation("the credentials are refused ({said})", "{set_credentials}, for {endpoint}")
-    EXPIRED = Explanation("the credentials are out of date ({said})", "renew them: sign in again, or {set_credentials}")
+    EXPIRED = Explanation("the credentials have expired ({said})", "renew them: sign in again, or {set_credentials}")
     NO_CREDENTIALS = Explanation("no credentials ({said})", "{set_credentials}")
     NO_IDENTITY_SERVICE = Explanation(
-        "no credentials from the service that a cloud's machines ask ({said})", "{set_credentials}", transient=True
+        "no credentials from the cloud's metadata service ({said})", "{set_credentials}", transient=True
     )
     OTHER_REGION = Explanation(
         "the bucket {bucket!r} is in another region ({said})", "set run.s3_region or AWS_REGION to its region"
     )
     NO_SERVICE = Explanation(
-        "what responds is no {name} service, such as a proxy or a login page ({said})", "{check_endpoint}"
+        "the response is not of the {name} protocol; it may be of a proxy or a login page ({said})", "{check_endpoint}"
     )
     UNTRUSTED = Explanation("the certificate of endpoint {endpoint} is not trusted", "{trust}")
     UNREACHABLE = Explanation("cannot connect to endpoint {endpoint} ({said})", "{check_endpoint}", transient=True)
@@ -64,18 +64,18 @@ class ErrorKind(Enum):
 
 
 class ObjectError(Exception):
-    """An error of a service, in a form that can be sent to another process; `reads` if the request was to read."""
+    """An error of a service that can be sent to another process; `reads` is True if the request was to read."""
 
     def __init__(self, kind: ErrorKind, message: str, reads: bool = False):
         super().__init__(kind, message, reads)
         self.kind, self.message, self.reads = kind, message, reads
 
 
-# Names of errors of services, and words of obstore, by what they mean; the first that is found.
+# Error codes of services, and texts of obstore, by kind; the first match counts.
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html,
 # https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-error-codes, and Azurite's.
 _WORDS = {
-    # The last two are of two conditional writes at the same time.
+    # Two conditional writes at the same time cause the last two.
     ErrorKind.BUSY: (
         "Throttling",
         "RequestTimeout",
@@ -105,14 +105,14 @@ def error_of(error: Exception) -> ObjectError | None:
     """Converts an exception of obstore; returns None for any other."""
     if isinstance(error, ObjectError):
         return error
-    # An error of opening a local file has an errno.
+    # An error when opening a local file has an errno.
     if not isinstance(error, BaseError | FileNotFoundError | ValueError) or getattr(error, "errno", None) is not None:
         return None
     return error_in(str(error), error)
 
 
 def error_in(text: str, error: Exception) -> ObjectError:
-    """Converts an exception with a text in obstore's form."""
+    """Converts an exception; `text` has the form of obstore's messages."""
     text, _, details = text.partition("\n\nDebug source:")
     return ObjectError(_kind_of(error, text, details), _message_of(text), _TO_READ.search(text) is not None)
 
@@ -136,7 +136,7 @@ def explanation_of(error: ObjectError, service: ObjectService, bucket: str) -> E
 def _kind_of(error: Exception, text: str, details: str) -> ErrorKind:
     found = _STATUS.search(text)
     status = int(found[1]) if found else None
-    # Without the name of the object.
+    # The text without the name of the object, which may contain any of the words.
     said = text.rpartition(_RESPONSE)[2]
     is_of_token, is_busy = "token request" in text, status in TRANSIENT_STATUSES
     named = next((kind for kind, words in _WORDS.items() if any(each in said for each in words)), None)

@@ -1,7 +1,7 @@
-"""Object storage services: access to each, and what users can do about errors.
+"""Defines the access to object storage services, and what users can do about errors.
 
-Google Cloud Storage, `gs://bucket/prefix`; and Azure Blob Storage, `az://container/prefix`, in the storage account that
-the config or an environment variable names.
+These are Google Cloud Storage, `gs://bucket/prefix`, and Azure Blob Storage, `az://container/prefix`, in the storage
+account that the config or an environment variable names.
 """
 
 import os
@@ -31,10 +31,10 @@ _GOOGLE_CREDENTIALS = (
 CONNECTION_VARIABLE = "AZURE_STORAGE_CONNECTION_STRING"
 _KEY_VARIABLES = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY")
 _AZURE_CREDENTIALS = (
-    f"set {CONNECTION_VARIABLE} or AZURE_STORAGE_ACCOUNT_KEY, set AZURE_CLIENT_ID and what belongs to it, or give the "
-    "node a managed identity"
+    f"set {CONNECTION_VARIABLE} or AZURE_STORAGE_ACCOUNT_KEY, set AZURE_CLIENT_ID and the variables that go with it, "
+    "or give the node a managed identity"
 )
-# Settings of the emulator on this machine; the key is the same everywhere.
+# Settings of the emulator Azurite on this machine; its key is public.
 # https://learn.microsoft.com/en-us/azure/storage/common/storage-use-azurite
 _DEVELOPMENT = {
     "AccountName": "devstoreaccount1",
@@ -45,7 +45,7 @@ _DEVELOPMENT = {
 
 @dataclass(frozen=True)
 class ObjectService(ABC):
-    """Access to the buckets of one service; credentials are each process's own, and not part of it.
+    """Access to the buckets of one service, without credentials, which each process reads itself.
 
     Attributes:
         name: Name in messages.
@@ -55,7 +55,7 @@ class ObjectService(ABC):
         allow_reading: The fix for a missing permission to read.
         check_endpoint: The fix if the server does not respond.
         trust: The fix if the server's certificate is not trusted.
-        endpoint_url: The server. None: the service's own.
+        endpoint_url: URL of the server; None for the service's own.
     """
 
     scheme: ClassVar[str]
@@ -65,7 +65,7 @@ class ObjectService(ABC):
     allow: ClassVar[str]
     allow_reading: ClassVar[str]
     check_endpoint: ClassVar[str]
-    trust: ClassVar[str] = "set SSL_CERT_FILE to the certificates of who signed it"
+    trust: ClassVar[str] = "set SSL_CERT_FILE to the certificate of the authority that signed it"
 
     endpoint_url: str | None
 
@@ -89,12 +89,12 @@ def checked_endpoint(field: str, url: str, fix: str) -> str:
     """Returns the URL of a server without a trailing slash.
 
     Raises:
-        StorageError: it is not the URL of a server, or has a password.
+        StorageError: It is not the URL of a server, or contains credentials.
     """
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query:
-        # Not shown: the URL has a password, or a signature.
-        raise StorageError(f"{field} holds credentials: {fix}")
+        # The URL is not shown, since it has a password or a signature.
+        raise StorageError(f"{field} contains credentials: {fix}")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
         raise StorageError(f"{field} {url!r} is not the URL of a service: give http(s)://host:port")
     return url.rstrip("/")
@@ -126,7 +126,7 @@ class GoogleStorage(ObjectService):
             return GCSStore(bucket, **options)
         config: dict[str, Any] = {"base_url": self.endpoint_url}
         if not (urlsplit(self.endpoint_url).hostname or "").endswith(".googleapis.com"):
-            # A server that gets an account's token can use it: only Google's own gets one.
+            # Only Google's own servers get an account's token, since a server could use a token that it gets.
             config["bearer_token"] = os.environ.get(TOKEN_VARIABLE) or "none"
         return GCSStore(bucket, config=config, **options)  # type: ignore[arg-type]
 
@@ -149,13 +149,13 @@ class AzureBlobs(ObjectService):
         """Returns the account in the config, or in environment variables.
 
         Raises:
-            StorageError: there is none, or the endpoint is not the URL of a service.
+            StorageError: No account is named, or the endpoint is not the URL of a service.
         """
         connection = _connection()
         name = account or first_of(AZURE_ACCOUNT_VARIABLES) or connection.get("AccountName")
         if not name:
             raise StorageError(
-                "az:// is of no storage account: name it (run.az_account, or AZURE_STORAGE_ACCOUNT_NAME), or set "
+                "az:// needs a storage account: name it (run.az_account, or AZURE_STORAGE_ACCOUNT_NAME), or set "
                 f"{CONNECTION_VARIABLE}"
             )
         url = endpoint_url or first_of(AZURE_ENDPOINT_VARIABLES)

@@ -14,7 +14,7 @@ FOR_OTHERS = 0o077
 
 
 def own_temporary_folder(purpose: str) -> Path:
-    """Makes or finds this user's folder; raises StorageError if another user, who could change it, has made it."""
+    """Returns this user's folder, made if needed; raises StorageError if another user, who could change it, made it."""
     path = Path(tempfile.gettempdir()) / f"rayscribe-{purpose}-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def own_temporary_folder(purpose: str) -> Path:
             "removed, or set TMPDIR to a folder of your own"
         )
     if status.st_mode & FOR_OTHERS:
-        # Some file systems have no modes.
+        # Some file systems have no permission bits.
         with contextlib.suppress(OSError):
             path.chmod(0o700)
     return path
@@ -36,7 +36,7 @@ def own_temporary_folder(purpose: str) -> Path:
 def make_once(path: Path, make: Callable[[Path], None]) -> Path:
     """Returns the path of a file or folder; if it does not exist, calls `make` with a temporary name, and renames it.
 
-    It exists only when complete; other processes wait for it. A killed process may leave a partial file under the
+    The path exists only when complete; other processes wait for it. A killed process may leave a partial file under the
     temporary name.
     """
     if not path.exists():

@@ -34,7 +34,7 @@ class _Upload(io.BytesIO):
 
 @dataclass(frozen=True)
 class _Handler(fs.FileSystemHandler):  # type: ignore[misc]
-    """Implements pyarrow's calls; folders exist if they contain a file. Files are read and written at once."""
+    """Implements pyarrow's calls; folders exist if they contain a file. A file is read or written in one call."""
 
     storage: Storage
     root: str
@@ -88,7 +88,7 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]
         return pa.PythonFile(_Upload(self.storage, self._key(path)), mode="w")
 
     def _refuse(self, *arguments: Any) -> Any:
-        raise NotImplementedError("Ray has no need of it")
+        raise NotImplementedError("Ray does not need this operation")
 
     move = copy_file = open_append_stream = delete_root_dir_contents = _refuse
 

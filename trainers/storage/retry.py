@@ -18,7 +18,7 @@ TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 class Explanation:
     """The meaning of an exception for the person who has to fix it.
 
-    A transient error may not occur again later. `kind` is raised in its place.
+    A transient error may not occur again later. `kind` is the error that is raised in its place.
     """
 
     cause: str
@@ -32,7 +32,7 @@ class RetryPolicy:
     """Number of attempts of a call, and pauses between them; by default, retries take about 20 seconds.
 
     Each pause is twice as long as the one before. `part_attempts` are attempts of each part of a large file in a bucket
-    within one attempt, so that one lost part does not send the complete file again; their pauses are obstore's own.
+    within one attempt, so that the complete file is not sent again after one lost part; obstore pauses between them.
     """
 
     attempts: int = 6
@@ -41,9 +41,9 @@ class RetryPolicy:
     max_delay_s: float = 20.0
 
     def delay_s(self, attempt: int) -> float:
-        """Returns the pause after attempt number `attempt` (from 1): exponential, with jitter down to half of it."""
+        """Returns the pause after attempt `attempt` (from 1): exponential, then shortened at random by up to half."""
         longest_s: float = min(self.max_delay_s, self.first_delay_s * 2.0 ** (attempt - 1))
-        # Jitter, because all ranks get the same error at once and would all retry at once.
+        # Without jitter, all ranks, which get the same error at once, would also retry at once.
         return longest_s * random.uniform(0.5, 1.0)
 
     def run(
@@ -54,7 +54,7 @@ class RetryPolicy:
         url: str,
         explain: Callable[[BaseException], Explanation | None],
     ) -> T:
-        """Calls `call`, which must be idempotent, and again after each transient error, until attempts are used up.
+        """Calls `call`, which must be idempotent, and repeats it after transient errors until all attempts are used up.
 
         `action` (such as "read") and `url` are verb and object of the error message. An exception unknown to `explain`
         is raised unchanged.
@@ -77,6 +77,6 @@ class RetryPolicy:
             attempt += 1
 
 
-# For the probe of a storage: some three seconds. With two attempts, a busy service that refuses a fifth of the calls
-# would end every fifth start.
+# For the probe of a storage; retries take about three seconds. With only two attempts, a busy service that refuses a
+# fifth of the calls would fail every fifth probe.
 PROBE_RETRY = RetryPolicy(attempts=5, part_attempts=1, first_delay_s=0.2)

@@ -35,7 +35,7 @@ _NO_CREDENTIALS = (
     boto.TokenRetrievalError,
     boto.UnauthorizedSSOTokenError,
 )
-# The first that matches.
+# The kinds of boto3's errors; the first match counts.
 _BOTO_ERRORS = (
     (_NO_CREDENTIALS, ErrorKind.NO_CREDENTIALS),
     ((boto.SSLError, boto.EndpointConnectionError, boto.ConnectTimeoutError), ErrorKind.UNREACHABLE),
@@ -46,7 +46,7 @@ _BOTO_ERRORS = (
 
 @dataclass(frozen=True)
 class S3(ObjectService):
-    """AWS's own service, or another; the fields are those of S3Access."""
+    """AWS's own service, or another with its protocol; the fields are those of S3Access."""
 
     scheme = S3_SCHEME
     name = "S3"
@@ -60,7 +60,7 @@ class S3(ObjectService):
     )
     allow_reading = "allow s3:GetObject on its objects and s3:ListBucket on the bucket {bucket!r}"
     check_endpoint = "check the network, s3_endpoint_url and AWS_ENDPOINT_URL"
-    trust = "set AWS_CA_BUNDLE to the certificates of who signed it"
+    trust = "set AWS_CA_BUNDLE to the certificate of the authority that signed it"
 
     region: str | None
     profile: str | None
@@ -68,7 +68,7 @@ class S3(ObjectService):
 
     @classmethod
     def of(cls, access: S3Access) -> Self:
-        """Returns the service in the config, or in AWS's variables; raises StorageError if it is not the URL of one."""
+        """Returns the service in the config or in AWS's variables; raises StorageError if its endpoint is not valid."""
         url = access.endpoint_url or first_of(ENDPOINT_VARIABLES)
         fix = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         checked = checked_endpoint("s3_endpoint_url", url, fix) if url else None
@@ -80,7 +80,7 @@ class S3(ObjectService):
             session = boto3.session.Session(botocore_session=settings)
             if not self.anonymous and session.get_credentials() is None:
                 raise ObjectError(ErrorKind.NO_CREDENTIALS, "boto3 finds none")
-            # Other services ignore the region, but need one.
+            # Services other than AWS ignore the region, but clients need one.
             default = "us-east-1" if self.endpoint_url else None
             region = self.region or os.environ.get("AWS_REGION") or session.region_name or default
             new_client = partial(self._new_client, session, region, **options)
@@ -91,13 +91,13 @@ class S3(ObjectService):
         with _trusting(settings.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")):
             store = _Store(
                 bucket,
-                # The endpoint option that precedes all variables; "virtual hosted": it includes the bucket.
+                # This option overrides all variables. "Virtual hosted" means that the URL has the bucket.
                 config={
                     "aws_endpoint_url_s3": url,
                     "virtual_hosted_style_request": True,
                     "region": str(region),
                     "skip_signature": self.anonymous,
-                    # Services differ in the request that deletes several, and in the checksum that it requires.
+                    # Services differ in the request that deletes several objects, and in the checksum that it requires.
                     "disable_bulk_delete": True,
                 },
                 client_options=client_options,
@@ -128,14 +128,14 @@ class S3(ObjectService):
 
 
 class _Store(S3Store):
-    """A store that copies and lists by boto3: it copies large objects in parts, and lists names that are no paths."""
+    """A store that copies and lists with boto3, which copies large objects in parts and lists any object name."""
 
     bucket: str
     new_client: Callable[[], Any]
 
     @cached_property
     def boto3_client(self) -> Any:
-        """A client, which takes 130 ms to make."""
+        """A client, made on first use, since that takes 130 ms."""
         return self.new_client()
 
     def list(self, prefix: str | None = None, *, offset: str | None = None, **_: Any) -> Any:
@@ -173,7 +173,7 @@ def located(client: Any, bucket: str) -> tuple[str, str]:
     try:
         response = client.head_bucket(Bucket=bucket)
     except boto.ClientError as error:
-        # Also without permission, the response has the region; the next request tells the error.
+        # The response has the region even if permission is denied; the next request reports that error.
         response = error.response
     region = response["ResponseMetadata"].get("HTTPHeaders", {}).get("x-amz-bucket-region")
     return urls[-1].rstrip("/"), region or client.meta.region_name
@@ -181,9 +181,9 @@ def located(client: Any, bucket: str) -> tuple[str, str]:
 
 @contextmanager
 def _trusting(bundle: str | None) -> Iterator[None]:
-    """Returns a context in which obstore trusts only the certificates in a file or folder; None: those of the system.
+    """Returns a context in which obstore trusts only the certificates in a file or folder; the system's if None.
 
-    It has no option for them, but reads this variable when a client is made.
+    obstore has no option for them, but reads a variable when a client is made.
     """
     name = "SSL_CERT_DIR" if bundle and Path(bundle).is_dir() else "SSL_CERT_FILE"
     before = os.environ.get(name)

@@ -1,4 +1,4 @@
-"""Files on web servers: read completely or in ranges, or downloaded with resumption."""
+"""Reads files on web servers completely or in ranges, and downloads them with resumption."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from trainers.storage.retry import TRANSIENT_STATUSES, Explanation, RetryPolicy
 
 T = TypeVar("T")
 
-# Seconds without a byte received, and to connect.
+# Seconds without a byte received, and seconds to connect.
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 _CONNECTIONS = httpx.Limits(max_connections=32, max_keepalive_connections=32)
 _MAX_REDIRECTS = 10
@@ -37,15 +37,15 @@ class _ResponseError(Exception):
         self.explanation = explanation
 
 
-_BY_HAND = "download it, and name the file"
-_NO_RANGE = Explanation("its server sends no ranges of it", _BY_HAND)
+_BY_HAND = "download it, and give the path of the file"
+_NO_RANGE = Explanation("its server does not support range requests", _BY_HAND)
 _TOO_LARGE = Explanation(f"it has more than {MOST_BYTES} bytes", _BY_HAND)
 _NO_LENGTH = Explanation(
-    "its server does not say how long it is, so that a cut one could be taken for whole",
-    f"{_BY_HAND}; or of a model, write #sha256=<64 hex digits> behind the URL",
+    "its server does not send its length, so a truncated download would not be noticed",
+    f"{_BY_HAND}; or for a model, append #sha256=<64 hex digits> to the URL",
     kind=NoAccessError,
 )
-_CUT = Explanation("the connection failed (other bytes than asked for)", "check the network", transient=True)
+_CUT = Explanation("the connection failed (other bytes than requested)", "check the network", transient=True)
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ def read_web_file(url: str) -> bytes:
 
 
 def read_web_range(url: str, start: int, length: int) -> bytes:
-    """Returns bytes of a file from `start` on; fewer than `length` only at its end. Raises as `read_web_file`."""
+    """Returns `length` bytes of a file from `start` on, or fewer at its end. Raises as `read_web_file`."""
     return _run(url, lambda: _get_range(url, start, length)) if length else b""
 
 
 def describe_web_file(url: str) -> Entry:
-    """Returns size of a file, and ETag or modification time of its content. Raises as `read_web_file`."""
+    """Returns a file's size, and its ETag or modification time as `etag`. Raises as `read_web_file`."""
 
     def read() -> Entry:
         with _client().stream("GET", url, headers={"Range": "bytes=0-0"}) as response:
@@ -115,13 +115,13 @@ def download_web_file(
     Args:
         url: Its URL.
         target: Path of the new file.
-        name: Name in messages. None: the URL without its password.
-        tls_only: Follow only redirects to https URLs.
+        name: Name in messages; None for the URL without its password.
+        tls_only: True to refuse redirects to URLs other than https.
         hashed: True if a hash of the content is checked later, so that the server need not send its length.
-        known: Version of an earlier download: if the server certainly has the same, nothing is downloaded.
+        known: Version of an earlier download; nothing is downloaded if the server certainly still has it.
 
     Returns:
-        The file's version; None if it is `known`.
+        The file's version; None if that is `known`.
 
     Raises:
         ConfigError: a redirect is not to an https URL.
@@ -152,7 +152,7 @@ def _download(
     *,
     hashed: bool,
 ) -> bool:
-    """Downloads the missing rest; returns True if the file is `known`. The last of `versions` is that of the part."""
+    """Downloads what `part`, of the last of `versions`, lacks; returns True if the file's version is `known`."""
     before = versions[-1] if versions and part.exists() else None
     done = part.stat().st_size if before is not None and before.validator else 0
     headers = {"Range": f"bytes={done}-", "If-Range": before.validator} if before is not None and done else {}
@@ -188,7 +188,7 @@ def _new_client(on_request: Callable[[httpx.Request], None] | None = None) -> ht
         limits=_CONNECTIONS,
         follow_redirects=True,
         max_redirects=_MAX_REDIRECTS,
-        # Requests bytes as stored: a server's compression would change sizes and ranges.
+        # Requests bytes as stored, since compression by the server would change sizes and ranges.
         headers={"Accept-Encoding": "identity"},
         event_hooks={"request": [on_request] if on_request is not None else []},
     )
@@ -206,7 +206,7 @@ os.register_at_fork(after_in_child=_client.cache_clear)
 def _refuse_plain(request: httpx.Request) -> None:
     if request.url.scheme != "https":
         raise ConfigError(
-            f"{request.url.host}: is redirected to over {request.url.scheme}, and not https: name another"
+            f"{request.url.host}: the download is redirected to it over {request.url.scheme}: use another URL"
         )
 
 
@@ -229,7 +229,7 @@ def _get_range(url: str, start: int, length: int) -> bytes:
             return b""
         response.raise_for_status()
         given = _range_of(response)
-        # If a server sends everything, nothing is read.
+        # If the server sends the complete file, nothing of it is read.
         if response.status_code != httpx.codes.PARTIAL_CONTENT or given is None:
             raise _ResponseError(_NO_RANGE)
         first, last, size = given
@@ -249,7 +249,7 @@ def _refuse_without_length(response: httpx.Response) -> None:
 
 
 def _range_of(response: httpx.Response) -> tuple[int, int, int] | None:
-    """Returns first and last position of the bytes in a response, and the file's size; None if not given."""
+    """Returns the first and last position of a response's bytes, and the file's size; None without these headers."""
     found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     return (int(found[1]), int(found[2]), int(found[3])) if found is not None else None
 
@@ -275,9 +275,9 @@ def _explain(error: BaseException) -> Explanation | None:
     if isinstance(error, _ResponseError):
         return error.explanation
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return Explanation(str(error), "set SSL_CERT_FILE to the certificates of who signed the server's")
+        return Explanation(str(error), "set SSL_CERT_FILE to the certificate of the authority that signed the server's")
     if isinstance(error, httpx.TransportError):
-        return Explanation(f"the connection failed ({error or 'cut off'})", "check the network", transient=True)
+        return Explanation(f"the connection failed ({error or 'closed early'})", "check the network", transient=True)
     if isinstance(error, httpx.InvalidURL | httpx.TooManyRedirects | httpx.DecodingError):
         return Explanation(str(error), "check the URL")
     return None

@@ -164,7 +164,7 @@ class TestResources:
             clusters = clusters_of({"CPU": 8.0, "GPU": 2.0})
             finding = single_finding(GANG, context_of(tmp_path, changes, address=dashboard.url, clusters=clusters))
         assert finding.level == level
-        assert (level == "ok") or "no worker asks for a GPU, but the cluster has 2: set" in finding.text
+        assert (level == "ok") or "no worker requests a GPU, but the cluster has 2: set" in finding.text
         assert (level == "ok") or "(--use-gpu of rayscribe launch), or scaling.accelerator: cpu" in finding.text
 
     def test_workers_that_leave_no_cpu_for_ray_data(self, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class TestManifests:
     def test_one_without_a_header_is_told_to_need_one(self, corpus: Path, separator: str) -> None:
         content = corpus.read_text(encoding="utf-8").partition("\n")[2].replace(",", separator)
         corpus.write_text(content, encoding="utf-8")
-        with pytest.raises(DataError, match=r"its first line \(all/000.wav, text 0.*\) is no header: add one, e.g"):
+        with pytest.raises(DataError, match=r"its first line \(all/000.wav, text 0.*\) is not a header: add one, e.g"):
             look(corpus)
 
     def test_those_of_splits_are_told_by_their_names(self, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ class TestFaults:
             ),
             ({"training.global_batch_size": 3, "scaling.num_workers": 4}, "some workers would be idle"),
             ({"training.full_context_fraction": 0.5, "model.max_context_s": None}, "needs buckets"),
-            ({"model.full_context_matching": 1}, "model.init is scratch, and new weights say nothing at 30 s"),
+            ({"model.full_context_matching": 1}, "model.init is scratch, and new weights have learned nothing at 30 s"),
             ({**MATCHED, "model.max_context_s": None}, "model.max_context_s is null"),
             ({**MATCHED, "adapt.method": "freeze_encoder"}, "adapt.method freeze_encoder keeps the encoder as it is"),
             ({**MATCHED, "strategy.name": "deepspeed"}, "strategy.name is deepspeed, and the original is a full copy"),

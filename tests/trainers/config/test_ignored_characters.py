@@ -52,7 +52,7 @@ def test_an_escaped_backslash_is_no_escape() -> None:
         ("a]b", "a ] ends it"),
         ("z-a", "bad character range z-a"),
         ("ab\\", "unterminated character set"),
-        ("", "no class of characters"),
+        ("", "not a valid class of characters"),
         (r"\w", "matches"),
         ("A-Z", "capital letters, A B C D E"),
     ],

@@ -165,7 +165,7 @@ class TestFiles:
             (b"a: [", "cannot be read as YAML"),
             (b"\xff\xfe\x00", "cannot be read as YAML"),
             (b"- a", "holds a list, not the keys"),
-            (b"", "holds nothing, not the keys"),
+            (b"", "contains nothing, not the keys"),
             (b"text", "holds a single value, not the keys"),
         ],
     )

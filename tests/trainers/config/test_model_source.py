@@ -45,9 +45,9 @@ def test_one_is_taken_apart(text: str, expected: ModelSource, shown: str) -> Non
         ("https:///secret.zip", "give an https:// URL with a host"),
         ("https://a.b/secret.zip#md5=00", "#sha256=<64 hex digits>"),
         ("https://a.b/secret.zip#sha256=00", "#sha256=<64 hex digits>"),
-        ("run:../secret", "stands before the name of a run"),
-        ("run:", "stands before the name of a run"),
-        ("secret/model@", "write a revision behind its Hub id"),
+        ("run:../secret", "must precede the name of a run"),
+        ("run:", "must precede the name of a run"),
+        ("secret/model@", "append the revision to its Hub id"),
     ],
 )
 def test_what_is_wrong_with_one_is_said_without_it(field: str, text: str, message: str) -> None:

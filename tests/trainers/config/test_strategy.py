@@ -222,7 +222,7 @@ class TestOwnConfig:
             ),
             (
                 {"zero_optimization": {**WHOLE["zero_optimization"], "offload_param": {"device": "nvme"}}},
-                "offload_param.nvme_path: missing; name a folder on each node's NVMe disk",
+                "offload_param.nvme_path: missing; give a folder on each node's NVMe disk",
             ),
             (
                 {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
@@ -231,7 +231,7 @@ class TestOwnConfig:
             ({"zero_optimization": {"stage": 2, "overlap_comm": "auto"}}, "overlap_comm: auto is not filled in here"),
             (
                 {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
-                "names none: set zero_force_ds_cpu_optimizer to false",
+                "does not name one: set zero_force_ds_cpu_optimizer to false",
             ),
             ({"scheduler": {"type": "OneCycle"}}, "scheduler.type: must be WarmupLR or WarmupDecayLR (got 'OneCycle')"),
             ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}}, "must be linear (got 'log')"),

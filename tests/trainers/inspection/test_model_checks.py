@@ -95,7 +95,9 @@ class TestAdaptation:
 
     def test_a_layer_that_is_not_there(self, tampered: Tampered) -> None:
         subject = tampered(**{"adapt.method": "lora", "adapt.target_modules": ["q_prj"]})
-        assert "q_prj is the end of no linear layer's name" in the_one(check_adaptation, subject, "error")
+        assert "no linear layer of whisper has a name that ends with q_prj" in the_one(
+            check_adaptation, subject, "error"
+        )
 
 
 class TestModel:
@@ -229,7 +231,7 @@ class TestGeneration:
             ({"lang_to_id": {}, "task_to_id": {"translate": 1}}, "outdated: lang_to_id, task_to_id"),
             ({"task_to_id": None}, "outdated: task_to_id"),
             ({"no_timestamps_token_id": None}, "outdated: no_timestamps_token_id"),
-            ({"return_timestamps": True}, "asks for timestamps, which transcripts do not have: they are off"),
+            ({"return_timestamps": True}, "requests timestamps, which transcripts do not have: they are turned off"),
         ],
     )
     def test_what_is_put_right_is_said(self, tampered: Tampered, keys: dict[str, Any], words: str) -> None:

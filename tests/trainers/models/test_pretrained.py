@@ -153,8 +153,8 @@ def test_of_a_hub_that_does_not_respond_there_is_one_line(
         logger.warning("A key of the Hub is about to expire")
         http_backoff("GET", "http://127.0.0.1:1", max_retries=2, base_wait_time=0.0)
 
-    with pytest.raises(StorageError, match=r"no connection .*a new model needs none: .*--model scratch"):
+    with pytest.raises(StorageError, match=r"no connection .*a new model needs no weights: .*--model scratch"):
         open_named("model.name_or_path", "somebody/whisper", ask)
-    shown = "model.name_or_path: somebody/whisper: the Hub does not respond, and is asked again for a minute or two"
+    shown = "model.name_or_path: somebody/whisper: the Hub does not respond; retrying for a minute or two"
     assert capsys.readouterr().out.splitlines() == [shown]
     assert {record.getMessage() for record in caplog.records} <= {"A key of the Hub is about to expire"}

@@ -243,7 +243,7 @@ def test_a_tokenizer_with_more_tokens_than_the_decoder_is_refused_by_name(folder
     longer = tokenizer()
     longer.add_tokens(["žaba"])
     longer.save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"1 tokens beyond them: žaba \(\d+\); take a tokenizer"):
+    with pytest.raises(ConfigError, match=r"1 tokens beyond them: žaba \(\d+\); use a tokenizer"):
         FAMILY.open_processor(part(tmp_path), None)
 
 

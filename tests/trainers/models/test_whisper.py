@@ -84,7 +84,7 @@ class TestScratch:
         FAMILY.open_processor(model, None)
         tokenizer.add_tokens(["žaba"])
         tokenizer.save_pretrained(tmp_path)
-        with pytest.raises(ConfigError, match=r"1 tokens beyond them: žaba \(\d+\); take a tokenizer"):
+        with pytest.raises(ConfigError, match=r"1 tokens beyond them: žaba \(\d+\); use a tokenizer"):
             FAMILY.open_processor(model, None)
 
     def test_a_plain_pipeline_transcribes_with_it(self, recognizer: Recognizer, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ class TestLanguages:
             token["content"] = token["content"].replace("<|yue|>", "<|none|>")
         (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
         with pytest.raises(
-            ConfigError, match=r"has no token <\|yue\|> of Cantonese: name weights that have one, or say"
+            ConfigError, match=r"has no token <\|yue\|> of Cantonese: use weights that have one, or set"
         ):
             FAMILY.open_processor(spoken, None)
         wanted: Any = config({"model": {"name_or_path": str(tmp_path), "language": "zh-TW"}}).model

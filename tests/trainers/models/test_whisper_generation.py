@@ -57,7 +57,7 @@ class TestAsTheHubShipsIt:
             ({"lang_to_id": None, "task_to_id": None}, "outdated: lang_to_id, task_to_id"),
             ({"no_timestamps_token_id": None}, "outdated: no_timestamps_token_id"),
             ({"is_multilingual": None, "lang_to_id": None}, "outdated: is_multilingual, lang_to_id"),
-            ({"return_timestamps": True}, "asks for timestamps"),
+            ({"return_timestamps": True}, "requests timestamps"),
         ],
     )
     def test_what_is_outdated_is_put_right_and_said_and_it_generates(

@@ -29,7 +29,7 @@ def test_text_is_written_as_it_is_and_numbers_exactly() -> None:
     ],
 )
 def test_a_number_that_is_not_finite_is_an_error_by_its_field(content: dict[str, Any], field: str) -> None:
-    with pytest.raises(ScoringError, match=rf"^test\.json: {field}, which JSON has no form for"):
+    with pytest.raises(ScoringError, match=rf"^test\.json: {field}, which JSON cannot represent"):
         to_json(content, "test.json")
 
 

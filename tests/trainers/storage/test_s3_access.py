@@ -143,7 +143,7 @@ def test_a_login_page_in_place_of_the_service_is_named(bucket: str) -> None:
     server = HTTPServer(("127.0.0.1", 0), Page)
     with serving(server):
         storage = open_storage(bucket, StorageOptions(f"http://127.0.0.1:{server.server_port}"))
-        assert "what responds is no S3 service" in fails(lambda: storage.exists("x"))
+        assert "the response is not of the S3 protocol" in fails(lambda: storage.exists("x"))
 
 
 def test_the_endpoint_of_the_config_wins_over_variables(

@@ -86,7 +86,7 @@ class TestRetries:
         [
             (403, "AccessDenied", "permission denied"),
             (403, "InvalidAccessKeyId", "credentials are refused"),
-            (400, "ExpiredToken", "out of date"),
+            (400, "ExpiredToken", "have expired"),
             (404, "NoSuchBucket", "does not exist"),
             (501, "NotImplemented", "NotImplemented"),
         ],
@@ -220,7 +220,7 @@ class TestCheckWritable:
             return True
 
         monkeypatch.setattr(type(storage), "create_exclusive", overwrite)
-        assert "two could create the same file" in fails(storage.check_writable)
+        assert "two writers could create the same file" in fails(storage.check_writable)
         assert storage.list_files() == []
 
     def test_a_file_in_the_way_of_a_folder_is_named(self, tmp_path: Path) -> None:

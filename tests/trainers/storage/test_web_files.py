@@ -26,9 +26,9 @@ def plain_web() -> Iterator[WebServer]:
 
 def test_a_table_that_may_have_been_cut_is_not_read(plain_web: WebServer, tmp_path: Path) -> None:
     url = plain_web.publish("/train.csv", b"audio,text\na.wav,a\nb.wav,b\n", claimed_bytes=None, cuts=[19] * 2)
-    with pytest.raises(NoAccessError, match="does not say how long it is"):
+    with pytest.raises(NoAccessError, match="does not send its length"):
         web_files.read_web_file(url)
-    with pytest.raises(NoAccessError, match="does not say how long it is"):
+    with pytest.raises(NoAccessError, match="does not send its length"):
         web_files.download_web_file(url, tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
 

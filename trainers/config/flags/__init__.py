@@ -1,1 +1,1 @@
-"""The flags of the public fine-tuning scripts, in one table: the meaning of each, or why it is refused."""
+"""The table of the flags of public fine-tuning scripts: what each means here, or why it is refused."""

@@ -1,4 +1,4 @@
-"""One row of the table of flags: how its value is parsed, and what it means."""
+"""Defines a row of the table of flags: how a flag's value is parsed, and what it means."""
 
 import argparse
 import json
@@ -82,17 +82,17 @@ KINDS = {bool: SWITCH, int: WHOLE, float: NUMBER, str: TEXT, list: WORDS}
 class Flag:
     """A flag of a public script, or one of Rayscribe's own, and its meaning.
 
-    Each value either asks for what always happens (`always`), sets `field`, or is refused for `reason`.
+    A value either requests what always happens (`always`), sets `field`, or is refused for `reason`.
 
     Attributes:
         name: The script's spelling; dashes and underscores are equivalent.
         kind: The type of its value.
         field: Dotted name of the field that it sets; "" if every value that is not in `always` is refused.
-        always: Values that ask for what always happens. None: every value.
-        meanings: The field's value for each value of the flag; others are refused. None: the value itself.
+        always: Values that request what always happens; None if every value does.
+        meanings: The field's value for each value of the flag; others are refused. If None, the field gets the value.
         sets: Returns the fields that a value sets, if one field is not enough; raises ValueError for a refused value.
-        verbs: Verbs of task.py that do what the value asks for, by value.
-        note: Returns a message about a value that is accepted, or None.
+        verbs: The verbs of task.py that do what a value requests, by value.
+        note: Returns a message about an accepted value; None if there is nothing to say.
         reason: Why nothing needs to be set, or why a value is refused, with an alternative.
     """
 
@@ -118,7 +118,7 @@ class Flag:
         """Returns the fields that a value sets.
 
         Raises:
-            ConfigError: the value is refused; the message gives the reason and an alternative.
+            ConfigError: The value is refused; the message gives the reason and an alternative.
         """
         if self.always is None or value in self.always:
             return {}
@@ -143,26 +143,26 @@ class Flag:
 
 
 def refused(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
-    """Flags whose every value is refused."""
+    """Returns flags whose values are all refused."""
     return tuple(Flag(name, kind, reason=reason) for name in names)
 
 
 def only(value: Any, reason: str, *names: str) -> tuple[Flag, ...]:
-    """Flags that have no other value than this one."""
+    """Returns flags that accept only this value."""
     kind = KINDS[type(value)]
     return tuple(Flag(name, kind, always=(value,), reason=reason) for name in names)
 
 
 def ignored(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
-    """Flags whose values change nothing."""
+    """Returns flags whose values change nothing."""
     return tuple(Flag(name, kind, always=None, reason=reason) for name in names)
 
 
 def fields(part: str, kind: ValueType, *names: str) -> tuple[Flag, ...]:
-    """Flags that set the fields of the same names."""
+    """Returns flags that set the fields of the same names."""
     return tuple(Flag(name, kind, f"{part}.{name}") for name in names)
 
 
 def renamed(kind: ValueType, **fields: str) -> tuple[Flag, ...]:
-    """Flags that set fields of other names."""
+    """Returns flags that set fields of other names."""
     return tuple(Flag(name, kind, field) for name, field in fields.items())

@@ -1,4 +1,4 @@
-"""Rayscribe's own flags, and those of the public speech recognition scripts that are not the Trainer's.
+"""Lists Rayscribe's own flags, and those of the public speech recognition scripts that are not the Trainer's.
 
 The scripts are transformers' run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and
 run_speech_recognition_ctc_adapter.py, and the two that Optimum has for Gaudi, with their launcher, gaudi_spawn.py.
@@ -32,25 +32,25 @@ from trainers.config.storage_location import S3_SCHEME, is_url
 from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import known_metrics
 
-# A class with more characters, such as \w, is not meant as a list.
+# A class that matches more characters, such as \w, is not meant as a list of them.
 MOST_CHARACTERS = 1000
 MOST_SHOWN = 40
 _SURROGATES = range(0xD800, 0xE000)
-# Not letters and digits, whose escapes stand for other characters: \d, \s, \u201c, \x41.
+# Escaped letters and digits do not match, since they stand for other characters: \d, \s, \u201c, \x41.
 _ESCAPED = re.compile(r"\\([^a-zA-Z0-9])")
 
 
 def ignored_characters(texts: Sequence[str]) -> list[str]:
-    """Returns the characters that the regular-expression class of all texts matches, ordered by code point.
+    """Returns, by code point, the characters that the regular expression `[…]` with all texts inside matches.
 
     Raises:
-        ValueError: the class is invalid, or `data.chars_to_ignore` cannot express it; the message gives an alternative.
+        ValueError: The class is invalid, or `data.chars_to_ignore` cannot express it; the message gives an alternative.
     """
     return list(_matched("".join(texts)))
 
 
 def ranges_note(texts: Sequence[str]) -> str | None:
-    """Returns a message with the characters that are removed but were not typed; None if there are none."""
+    """Returns a message with the characters that are removed although they were not typed; None if there are none."""
     inside = "".join(texts)
     typed = _ESCAPED.sub(r"\1", inside)
     more = [character for character in _matched(inside) if character not in typed]
@@ -60,7 +60,7 @@ def ranges_note(texts: Sequence[str]) -> str | None:
     rest = f" … ({len(more)} characters)" if len(more) > MOST_SHOWN else ""
     digits = ", all digits among them" if set("0123456789") <= {*more} else ""
     return (
-        f"--chars_to_ignore {inside}: the script makes a regular expression's class of it, in which a - between two "
+        f"--chars_to_ignore {inside}: the script puts it into a regular expression's […], in which a - between two "
         f"characters is a range, and a letter after a backslash has a meaning: it also removes {' '.join(shown)}{rest}"
         f"{digits}, and so does the recipe; to remove only what you type, which is another training than the script's, "
         "write a - as the last character"
@@ -77,11 +77,11 @@ def _matched(inside: str) -> str:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             pattern = re.compile(f"[{inside}]")
     except re.error as error:
-        reason = f"no class of characters for a regular expression, which the script makes of it ({error.msg})"
+        reason = f"not a valid class of characters in a regular expression, to which the script turns it ({error.msg})"
         raise ValueError(f"[{inside}] is {reason}: {written}") from None
     found = "".join(pattern.findall(_all_characters()))
     if len(found) > MOST_CHARACTERS:
-        raise ValueError(f"the class {pattern.pattern} matches {len(found)} characters: write those to remove")
+        raise ValueError(f"the class {pattern.pattern} matches {len(found)} characters: list those to remove")
     if capitals := [character for character in found if character.lower() != character]:
         raise ValueError(
             f"the script removes capital letters, {' '.join(capitals[:5])} …, before it lower-cases a text, and "
@@ -134,7 +134,7 @@ def _scores(names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _masks(name: str, probability: float) -> Mapping[str, Any]:
-    """The CTC scripts always mask, with these probabilities."""
+    """Turns masking on, as the CTC scripts always do, unless the probability is 0."""
     return {f"model.{name}": probability, **({_MASKING: True} if probability else {})}
 
 
@@ -150,7 +150,7 @@ MODEL = (
     *fields("model", NUMBER, "attention_dropout", "activation_dropout", "hidden_dropout"),
     *fields("model", NUMBER, "feat_proj_dropout", "final_dropout", "layerdrop"),
     *(
-        Flag(name, NUMBER, f"model.{name}, {_MASKING}", sets=partial(_masks, name), reason="0 turns no masking on")
+        Flag(name, NUMBER, f"model.{name}, {_MASKING}", sets=partial(_masks, name), reason="0 leaves masking off")
         for name in ("mask_time_prob", "mask_feature_prob")
     ),
     *fields("model", WHOLE, "mask_time_length", "mask_feature_length"),
@@ -159,7 +159,7 @@ MODEL = (
     *refused(WHOLE, _ADAPTERS, "adapter_attn_dim"),
     *refused(TEXT, f"{_ADAPTERS}; model.language is the language of the speech", "target_language"),
     *refused(TEXT, "the config comes with the weights, model.name_or_path", "config_name"),
-    *only(True, "a tokenizer is the fast one where there is one", "use_fast_tokenizer"),
+    *only(True, "the fast tokenizer is used if there is one", "use_fast_tokenizer"),
     *refused(TEXT, "phonemes are not supported: transcripts are text", "phoneme_language"),
     *refused(WORDS, "model.language and model.task decide how a hypothesis begins", "forced_decoder_ids"),
     *refused(WORDS, "the generation config of the weights has them", "suppress_tokens"),
@@ -168,10 +168,10 @@ MODEL = (
         "labels are padded to the longest of their batch; model.max_context_s makes batches of equal length",
         "label_features_max_length",
     ),
-    *refused(TEXT, "set HF_HOME where the job runs (job.runtime_env.env_vars); data.cache_dir is another", "cache_dir"),
+    *refused(TEXT, "set HF_HOME where the job runs (job.runtime_env.env_vars), not data.cache_dir", "cache_dir"),
     *only(False, "code that comes with weights is never run, since it could do anything", "trust_remote_code"),
     *refused(TEXT, TOKEN, "token"),
-    *only(True, "the machine's login or HF_TOKEN is used where there is one: unset it to use none", "use_auth_token"),
+    *only(True, "the machine's login or HF_TOKEN is used if there is one: unset it to use none", "use_auth_token"),
 )
 DATA = (
     *renamed(TEXT, dataset="data.dataset.name", dataset_name="data.dataset.name"),
@@ -231,7 +231,7 @@ RUN = (
         "do_predict",
         SWITCH,
         verbs={True: (TRAIN, EVALUATE), False: (EVALUATE, PREPARE, CHECK)},
-        reason="the test set is scored at the end: data.test: null or data.dataset.test_split: null is none",
+        reason="the test set is scored at the end; data.test: null or data.dataset.test_split: null turns this off",
     ),
     Flag(
         "preprocessing_only",
@@ -261,11 +261,11 @@ GAUDI = (
     *only(False, "training.torch_compile compiles the model's layers", "use_compiled_autograd", "compile_dynamic"),
     *only("ddp", "strategy.name is ddp, deepspeed or fsdp", "distribution_strategy"),
     *refused(WHOLE, "each recording is on one worker; strategy.name shards the weights", "context_parallel_size"),
-    *ignored(WHOLE, "it only measures: clips per second are reported of all steps", "throughput_warmup_steps"),
-    *ignored(SWITCH, "it only measures: the times of a step are always reported", "adjust_throughput"),
+    *ignored(WHOLE, "it only measures; clips per second are reported over all steps", "throughput_warmup_steps"),
+    *ignored(SWITCH, "it only measures; the times of a step are always reported", "adjust_throughput"),
     *only(False, "a hypothesis ends where the model ends it", "ignore_eos"),
     *only(False, "training.training_args.dataloader_pin_memory has the same purpose", "non_blocking_data_copy"),
-    *only(False, "training is in training.bf16 or training.fp16, or in 32 bits", "fp8"),
+    *only(False, "training computes in 32 bits, or with training.bf16 or training.fp16", "fp8"),
 )
 
 
@@ -273,7 +273,7 @@ def with_urls(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of flags with each manifest's key replaced by its URL.
 
     Raises:
-        ConfigError: the bucket is missing, or all keys are; or a key is itself a URL.
+        ConfigError: The bucket or all keys are missing, or a key is itself a URL.
     """
     bucket, keys = values.get(BUCKET), {name: values[name] for name in MANIFEST_KEYS if values.get(name) is not None}
     if bucket is None and not keys:

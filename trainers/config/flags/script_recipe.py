@@ -1,7 +1,7 @@
 """Translates the arguments of a public fine-tuning script into the content of an equivalent recipe.
 
-The tables of flags define what each argument means. Where an argument is not given, the recipe gets the script's
-defaults, if they change training or scores. Sources: transformers' examples/pytorch/speech-recognition, and its
+The tables of flags define what each argument means. For an argument that is not given, the recipe gets the script's
+default, if that changes training or scores. Sources: transformers' examples/pytorch/speech-recognition, and its
 TrainingArguments.
 """
 
@@ -73,20 +73,20 @@ SCRIPTS: Mapping[str, Mapping[str, Any]] = {
     },
     _STREAMING: {**_TRAINER, **_DATA, **_WHISPER, "train_split_name": "train"},
 }
-# The script that a renamed copy was made from, by the value of --as.
+# The script that --as declares a renamed script to be a copy of, by the value of --as.
 KINDS = {"seq2seq": "run_speech_recognition_seq2seq.py", "ctc": "run_speech_recognition_ctc.py"}
 # The name of an option; any other word may be an option's value, and a secret.
 _NAME = re.compile(r"--[A-Za-z][\w.-]*|-[A-Za-z]")
 _ORDER = (
     "the script shuffles by torch's generator, and the recipe by its batch plan (run.seed): an epoch has the same "
-    "clips in other batches, so that losses and error rates differ as those of two seeds do; where one batch is the "
-    "complete set, they are the same but for rounding"
+    "clips in other batches, so that losses and error rates differ as those of two seeds do; if one batch is the "
+    "complete set, they are the same except for rounding"
 )
 _BEST = (
     "the script scores and stores its last weights, the recipe its best ones (checkpoint.checkpoint_score_attribute): "
     "validation scores of the last step are in its log and report"
 )
-_ALONE = "it asks for a score alone: rayscribe evaluate RECIPE --model MODEL scores a model with this recipe"
+_ALONE = "it requests only a score: rayscribe evaluate RECIPE --model MODEL scores a model with this recipe"
 _EVERY_CHECKPOINT = (
     "each checkpoint is scored, so save_steps {0} must be a multiple of it: they are scored every {0} steps"
 )
@@ -99,7 +99,7 @@ class ScriptRecipe:
     Attributes:
         content: The recipe's content; only what differs from the defaults.
         defaults: Dotted names of the fields in `content` whose values are the script's own defaults.
-        left_out: Each argument that is not carried over, and the reason.
+        left_out: A line for each argument that is not carried over, with the reason.
         notes: Non-obvious behavior of the script, and what the recipe does instead.
     """
 
@@ -110,20 +110,20 @@ class ScriptRecipe:
 
 
 def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[Override]) -> ScriptRecipe:
-    """Returns the recipe of the arguments of one of SCRIPTS; they take precedence over the overrides.
+    """Returns the recipe for the arguments of one of SCRIPTS; arguments take precedence over `overrides`.
 
     Raises:
-        ConfigError: the script is unknown, an argument cannot be read, or the recipe would not be valid.
+        ConfigError: The script is unknown, an argument cannot be read, or the recipe would not be valid.
     """
     if script not in SCRIPTS:
         if any(PurePath(word).name in SCRIPTS for word in arguments):
             raise ConfigError(
-                f"{script}: no launcher that is known here: begin the line with what starts the script, as python or "
+                f"{script}: not a known launcher: begin the line with what starts the script, such as python or "
                 "torchrun"
             )
         raise ConfigError(
-            f"{script}: only {', '.join(SCRIPTS)} have a recipe that does the same: --as seq2seq or --as ctc says of "
-            "which one it is a copy, and `rayscribe launch` runs any script as it is"
+            f"{script}: only {', '.join(SCRIPTS)} have a recipe that does the same: --as seq2seq or --as ctc says "
+            "which one it is a copy of, and `rayscribe launch` runs any script as it is"
         )
     values, left_out = _read(script, arguments)
     for name, what in (("model_name_or_path", "the weights that it trains"), ("dataset_name", "what it trains on")):
@@ -142,7 +142,7 @@ def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[
         content["data"]["dataset"]["test_split"] = None
     notes = notes_on(values)
     if script != _STREAMING:
-        # Otherwise a clip that the model cannot take, which the script leaves out, would be refused.
+        # The script leaves out clips that the model cannot take; without this, they would stop the run.
         content["data"]["too_long_eval"] = "skip"
         notes.append(_scored_note(content["data"]))
     notes += [_ORDER] if values.get("load_best_model_at_end") else [_ORDER, _BEST]
@@ -156,7 +156,7 @@ def without_defaults(content: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """Returns the content of a recipe without the fields that have their defaults.
 
     Raises:
-        ConfigError: the content is not valid.
+        ConfigError: The content is not valid.
     """
     differing = build_config(content, origin=origin).model_dump(mode="json", exclude_defaults=True)
     return _common(content, {**differing, "job": content.get("job", {})})
@@ -224,18 +224,18 @@ def _unknown(script: str, words: Sequence[str], arguments: Sequence[str]) -> Ite
             continue
         near = difflib.get_close_matches(name, options, n=1) if name.startswith("--") else []
         if near:
-            yield f"{name}: no argument of {script}; did you mean {near[0]}?"
+            yield f"{name}: not an argument of {script}; did you mean {near[0]}?"
         elif name.endswith((".json", ".yaml", ".yml")):
             yield f"{name}: the file is not read: write its arguments into the line"
         elif _NAME.fullmatch(name):
-            yield f"{name}: no argument of {script} that is known here"
+            yield f"{name}: not a known argument of {script}"
         else:
             place = arguments.index(word) + 1 if word in arguments else "?"
-            yield f"word {place} of the arguments (not shown): no argument of {script} that is known here"
+            yield f"word {place} of the arguments (not shown): not a known argument of {script}"
 
 
 def _defaults(script: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the script's defaults for what its arguments leave open."""
+    """Returns the script's defaults for arguments that are not given."""
     taken = {".".join(path) for path, _ in overrides_of({**values, "do_train": True})}
     added = {key: value for key, value in SCRIPTS[script].items() if key not in values}
     if "training.max_steps" in taken:
@@ -259,7 +259,7 @@ def _scored_note(data: Mapping[str, Any]) -> str:
 
 
 def _global_batch(content: Mapping[str, Any]) -> list[Override]:
-    """Sets the global batch to that of the most workers, where the number of workers is elastic."""
+    """Returns an override for the global batch of the most workers; empty if the number of workers is fixed."""
     count, training = content.get("scaling", {}).get("num_workers"), content["training"]
     if not isinstance(count, Mapping):
         return []

@@ -1,4 +1,4 @@
-"""The command line of `task.py`, with the flags of public fine-tuning scripts, and the overrides that these stand for.
+"""Parses the command line of `task.py`, and turns the flags of public fine-tuning scripts into overrides.
 
 `rayscribe train`, `prepare` and `evaluate` fill in the arguments of `task.py` themselves.
 """
@@ -33,7 +33,7 @@ from trainers.errors import ConfigError
 # From the widely used recipe for Whisper; with fewer steps, a tenth of them are warm-up.
 DEFAULT_MAX_STEPS, DEFAULT_WARMUP_STEPS = 5000, 500
 STORAGE_VARIABLE = "BUCKET_URI"
-# How the names of weights of CTC models begin.
+# Prefixes of the names of CTC models' weights.
 CTC_NAMES = ("wav2vec2", "w2v", "hubert", "wavlm", "data2vec", "mms")
 SECTIONS: Mapping[str, tuple[Flag, ...]] = {
     "model": MODEL,
@@ -57,7 +57,7 @@ EXAMPLES = """examples:
   python task.py --config my.yaml --set data.train=my/train.csv --set run.storage_path=s3://bucket/runs
   python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 --num-workers 3 --use-gpu
 The flags of transformers' speech recognition scripts and of its Trainer are all known; docs/flags.md says what each
-means here, or why it is refused. Dashes and underscores are the same, and --x=False is off.
+means here, or why it is refused. Dashes and underscores are equivalent, and --x=False turns a flag off.
 """
 _VERBS = ("train", "prepare", "evaluate", "check")
 
@@ -67,15 +67,15 @@ class TaskArguments:
     """The arguments of `parser`.
 
     Attributes:
-        config: The recipe. None: flags alone, or the config that the service submitted.
+        config: The recipe. None if there are only flags, or the service has the config.
         flags: Value of each flag of `FLAGS` by its key; None if it was not given.
-        ray: True: run on Ray. False: run in this process. None: on Ray if the run requires it.
+        ray: True to run on Ray, False to run in this process, None to use Ray only if the run requires it.
         recipe: Content to use instead of the file `config`, if there is no such file.
-        texts: With the verb prepare, report on the transcripts.
-        debug: Run two batches through every stage, and keep nothing.
-        demo: No arguments were given: run the demo recipe on the driver's node.
-        json: Print one JSON document per line, for programs.
-        command: What the user typed after the verb; the next steps are derived from it. None: no advice is printed.
+        texts: Whether the verb prepare reports on the transcripts.
+        debug: Whether to run two batches through every stage, and keep nothing.
+        demo: Whether no arguments were given, which runs the demo recipe on the driver's node.
+        json: Whether to print one JSON document per line, for programs.
+        command: What the user typed after the verb, from which advice on next steps is made; None for no advice.
     """
 
     config: Path | None = None
@@ -101,7 +101,7 @@ class TaskArguments:
 
 
 def parse_line(arguments: Sequence[str], *, demo: bool = False) -> TaskArguments:
-    """Parses the arguments of task.py; exits the process where argparse does."""
+    """Parses the arguments of task.py; exits the process on --help or an error, as argparse does."""
     known = parser()
     parsed, unknown = known.parse_known_args(usually_spelled(arguments))
     if unknown:
@@ -144,14 +144,14 @@ def parser() -> argparse.ArgumentParser:
         "--attempt",
         type=int,
         metavar="K",
-        help="train: this is attempt K of the run, which takes it over from all before; a service counts them "
+        help="train: this is attempt K of the run, which supersedes all earlier ones; a service counts them "
         "(default: the next one)",
     )
     result.add_argument("--only", metavar="GROUPS", help="check: some of storage,data,model,hardware,nodes")
     result.add_argument("--light", action="store_true", help="check: load torch only where a check needs it")
     result.add_argument("--elsewhere", action="store_true", help="check: the job runs on other machines than this")
     result.add_argument(
-        "--recordings-s", type=float, default=60.0, metavar="S", help="check: longest look at a split's recordings"
+        "--recordings-s", type=float, default=60.0, metavar="S", help="check: seconds to spend on a split's recordings"
     )
     add_sections(result)
     return result
@@ -207,7 +207,7 @@ def given_flags(values: Mapping[str, Any]) -> Iterator[tuple[Flag, Any]]:
 
 
 def notes_on(values: Mapping[str, Any]) -> list[str]:
-    """Returns the notes on the values of flags, all of which are accepted."""
+    """Returns the notes on the values of flags; all values must be accepted ones."""
     notes = (flag.note(value) for flag, value in given_flags(values) if flag.note is not None)
     return [note for note in notes if note is not None]
 
@@ -216,7 +216,7 @@ def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Overrid
     """Returns the overrides that the given flags stand for; `values` is by flag key, None where a flag was not given.
 
     Raises:
-        ConfigError: one message with every flag that is refused or contradicts another.
+        ConfigError: Flags are refused or contradict each other; one message lists all of them.
     """
     setting: dict[str, tuple[Flag, Any]] = {}
     problems = []
@@ -235,7 +235,7 @@ def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Overrid
                 )
     if verb == "train" and values.get("do_train") is None:
         problems += [
-            f"--{name} without --do_train asks for a score alone, and task.py trains: add --do_train, or "
+            f"--{name} without --do_train requests only a score, and task.py trains: add --do_train, or "
             f"{SCORE_ALONE} alone"
             for name in ("do_eval", "do_predict")
             if values.get(name)
@@ -272,7 +272,7 @@ def _usual_data(values: Mapping[str, Any], overrides: Sequence[Override]) -> dic
     name = given or DEFAULT_DATASET
     dataset = {"name": name}
     if "test" in re.split(r"[^A-Za-z0-9_.-]+", values.get("eval_split_name") or ""):
-        # A script with two splits: the split that chooses the model gives no final score.
+        # The script has two splits, and the one that selects the best model gives no final score.
         dataset["test_split"] = None
     columns = {"audio_column_name": "audio"}
     if name == DEFAULT_DATASET:
@@ -287,14 +287,14 @@ def _usual_length(training: Any) -> dict[str, Any]:
         return {}
     length = {"max_steps": DEFAULT_MAX_STEPS}
     if given.get("lr_scheduler_type") == "constant":
-        # A length in epochs alone has no warm-up.
+        # This schedule has no warm-up.
         return length
     known = steps if isinstance(steps, int) else DEFAULT_MAX_STEPS
     return {**length, "warmup_steps": min(DEFAULT_WARMUP_STEPS, known // 10)}
 
 
 def storage_override(environment: Mapping[str, str]) -> list[Override]:
-    """Returns `BUCKET_URI`, where it is set, as the storage path."""
+    """Returns the value of `BUCKET_URI` as an override of the storage path; empty if it is not set."""
     value = environment.get(STORAGE_VARIABLE)
     return [(("run", "storage_path"), value)] if value else []
 
@@ -302,8 +302,8 @@ def storage_override(environment: Mapping[str, str]) -> list[Override]:
 def with_corpus(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Override]]:
     """Separates the flags that name a corpus: returns the values without them, and the fields that they set.
 
-    For example, `--dataset common_voice:/data/cv --name sr`, a corpus with splits in its own format. Raises ConfigError
-    if the location is wrong, or has only one split.
+    An example is `--dataset common_voice:/data/cv --name sr`; the format has splits of its own. Raises ConfigError if
+    the location is wrong, or has only one split.
     """
     given = next((values[flag] for flag in _DATASET if values.get(flag) is not None), None)
     name, colon, path = str(given).partition(":")

@@ -1,6 +1,6 @@
-"""Flags of the Hugging Face Trainer: all fields of Seq2SeqTrainingArguments, and those of earlier versions.
+"""Lists the flags of the Hugging Face Trainer: all fields of Seq2SeqTrainingArguments, and those of earlier versions.
 
-A name that is in no other table here is passed to the Trainer unchanged, through `training.training_args`.
+Those in PASSED_ON are passed to the Trainer unchanged, through `training.training_args`.
 """
 
 from trainers.config.flags.flag import (
@@ -22,19 +22,19 @@ from trainers.config.flags.flag import (
 from trainers.metrics.known_metrics import known_metrics
 
 CHECKPOINTS_STAY = (
-    "the best model is pushed once, at the end, and no checkpoints, which are safe in a bucket (run.storage_path: "
-    "s3://…), from where a run continues on any node"
+    "only the best model is pushed, once, at the end; checkpoints are safe in a bucket (run.storage_path: s3://…), "
+    "from which a run continues on any node"
 )
 _BY_STEPS = "training.{} is the interval, in optimizer steps"
 _BEST = (
-    "checkpoint.checkpoint_score_attribute: eval_wer, eval_cer or eval_ser ranks checkpoints, where less is better, or "
-    "a metric of scoring.metrics by checkpoint.checkpoint_score_order"
+    "checkpoint.checkpoint_score_attribute ranks checkpoints: eval_wer, eval_cer or eval_ser, of which less is better, "
+    "or a metric of scoring.metrics, by checkpoint.checkpoint_score_order"
 )
 _REPOSITORY = "hub.model_id names the repository: --hub_model_id OWNER/NAME"
 TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
 _SHARDED = "strategy.name says how training is sharded: ddp, deepspeed or fsdp"
 _PLANNED = "the batch plan decides which utterances form a batch, and leaves none out"
-_COUNTED = "each utterance's errors are counted in its own batch, and nothing else is kept of it"
+_COUNTED = "each utterance's errors are counted in its own batch, and only the counts are kept"
 _AUTOCAST = "mixed precision is torch's autocast: training.fp16 or training.bf16 alone"
 _COMPILER = "training.torch_compile compiles the model's layers with torch's own compiler"
 _LENGTHS = "utterances are shuffled, and with model.max_context_s each batch has clips of similar length"
@@ -54,9 +54,7 @@ def _fsdp(texts: list[str]) -> dict[str, str]:
     if options <= {"false"}:
         return {}
     if other := options - {"full_shard", "auto_wrap", "true"}:
-        raise ValueError(
-            f"strategy.name: fsdp is full_shard auto_wrap (FSDP2), and knows no {', '.join(sorted(other))}"
-        )
+        raise ValueError(f"strategy.name: fsdp is full_shard auto_wrap (FSDP2), without {', '.join(sorted(other))}")
     return {"strategy.name": "fsdp"}
 
 
@@ -157,7 +155,7 @@ DECIDED = (
     *refused(TEXT, "TensorBoard reads the run folder: <run.storage_path>/<run.name>/tensorboard", "logging_dir"),
     *only(-1, "Ray starts the workers: scaling.num_workers", "local_rank"),
     *only(1800, "a collective that hangs for 1800 s ends the worker group", "ddp_timeout"),
-    *only(True, "without it a resumed run would differ from an undisturbed one", "ddp_find_unused_parameters"),
+    *only(True, "without this, a resumed run would differ from an uninterrupted one", "ddp_find_unused_parameters"),
     *only(True, "the loss is normalized by the labels of all workers", "average_tokens_across_devices"),
     *refused(
         TEXT, _SHARDED, "fsdp_config", "fsdp_transformer_layer_cls_to_wrap", "parallelism_config", "mp_parameters"

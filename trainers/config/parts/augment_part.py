@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from trainers.config.parts.part import Location, NotNegative, Part, PositiveFloat, idle_fields, rule
 
 SLOWEST, FASTEST = 0.5, 2.0
-# Fields that have no effect unless the field that is the key is set.
+# For each field, those that have no effect unless it is set.
 _FIELDS_OF = {
     "noise_manifest": ("noise_snr_db", "noise_probability"),
     "rir_manifest": ("rir_probability",),

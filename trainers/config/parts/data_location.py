@@ -1,4 +1,4 @@
-"""The location of a split's rows: a manifest's path or URL, or `FORMAT:LOCATION?OPTION=VALUE` in another format.
+"""Parses the location of a split's rows: a manifest's path or URL, or `FORMAT:LOCATION?OPTION=VALUE`.
 
 The readers of the formats are in `trainers.data.sources.formats`.
 """
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 MANIFEST = "manifest"
-# Folder of a job's package with the manifests and recordings that `data.ship` carries along. Recordings are named by
-# the hash of their content.
+# Folder in a job's package for the manifests and recordings that `data.ship` adds. Recordings are named by the hash of
+# their content.
 SHIPPED = "rayscribe-data"
 # Options of each format.
 FORMATS: Mapping[str, tuple[str, ...]] = {
@@ -22,15 +22,15 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
     "speechbrain": ("data_root",),
     "webdataset": ("audio", "text"),
 }
-# Options that say where files are, not which rows are read.
+# Options that only say where files are, and do not select rows.
 PLACES = ("data_root", "tars")
-# Formats whose locations hold all splits; without the option `split`, the config's field selects the rows.
+# Formats whose locations contain all splits; without the option `split`, the config's field selects the rows.
 WITH_SPLITS = ("common_voice",)
 
 
 @dataclass(frozen=True)
 class DataLocation:
-    """A parsed location of rows: a key of FORMATS, or MANIFEST; a path or URL; and values by option."""
+    """A parsed location of rows. `format` is a key of FORMATS, or MANIFEST; `path` may be a URL."""
 
     format: str
     path: str
@@ -38,16 +38,16 @@ class DataLocation:
 
     @classmethod
     def parse(cls, text: str) -> "DataLocation":
-        """Parses a field of a config; raises ValueError for a missing path, or an option unknown to the format."""
+        """Parses a field of a config; raises ValueError if the path is missing or the format lacks an option."""
         before, path, query = _parts(text)
         if not before:
             return cls(MANIFEST, text)
         name = before.removesuffix(":")
         if not path:
-            raise ValueError(f"{text}: {name}: stands before a path: {name}:/path/to/it")
+            raise ValueError(f"{text}: {name}: must be followed by a path: {name}:/path/to/it")
         options: dict[str, str] = {}
         for pair in filter(None, query.removeprefix("?").split("&")):
-            # A + stays a +: it joins splits.
+            # A + is not decoded to a space, since it joins splits.
             option, equals, value = map(unquote, pair.partition("="))
             if not equals or not value or option in options:
                 raise ValueError(f"{name}:{path}: write each option once, as ?option=value&option=value")
@@ -59,7 +59,7 @@ class DataLocation:
 
 
 def rows_in(text: str, split: str) -> str:
-    """Returns a key that is equal for two fields whose locations have the same rows."""
+    """Returns a key that is equal for two fields of a config if their locations have the same rows."""
     where = DataLocation.parse(text)
     return f"{text} {split}" if where.format in WITH_SPLITS and "split" not in where.options else text
 

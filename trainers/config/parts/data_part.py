@@ -25,7 +25,7 @@ from trainers.config.storage_location import is_absolute
 MEMBER_SOURCES = ("train", "demo", "dataset", "source")
 # "csv": quotes enclose fields of CSV; "none": quotes are part of the fields.
 Quoting = Literal["csv", "none"]
-# What shows that recordings have changed.
+# What is compared to find out that recordings have changed.
 FingerprintKind = Literal["content", "metadata", "manifest"]
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
 
@@ -43,7 +43,7 @@ class DemoPart(Part):
     """A speech corpus that is synthesized on the node that runs the job, so that a recipe works on any cluster."""
 
     train_utterances: Positive = Field(1500, description="Utterances to train on.")
-    # Each has a word sequence of its own, of 47,280.
+    # Each has one of 47,280 word sequences to itself.
     validation_utterances: Positive = Field(100, le=10_000, description="Utterances that select the best model.")
     test_utterances: Positive = Field(
         150, le=10_000, description="Utterances of the final score, with other voices and word sequences."
@@ -52,7 +52,7 @@ class DemoPart(Part):
 
 
 class HubDatasetPart(Part):
-    """A data set on the Hub, or a folder on every node that `datasets` can open, or that `save_to_disk` wrote."""
+    """A data set on the Hub, or a folder on every node that `datasets` can open or `save_to_disk` has written."""
 
     name: str = Field(description="Hub id, e.g. google/fleurs, or a folder.")
     config_name: str | None = Field(
@@ -113,7 +113,7 @@ class MixMember(Part):
 
     @property
     def has_validation(self) -> bool:
-        """True if the member may have a validation set; one with manifests only if it names one."""
+        """True if the member may have a validation set; a member with manifests must name it."""
         if self.dataset is not None:
             return self.dataset.validation_split is not None
         return self.train is None or self.validation is not None
@@ -172,8 +172,8 @@ class DataPart(Part):
     )
     ignore_columns: tuple[str, ...] = Field(
         (),
-        description="Columns of tables to ignore, such as [begin_time, end_time] of recordings that are cut already, "
-        "with which each row would be refused.",
+        description="Columns of tables to ignore, such as [begin_time, end_time] of recordings that are split into "
+        "segments already; otherwise each row would be refused.",
     )
     path_prefix: dict[Location, Location] = Field(
         {},
@@ -211,9 +211,9 @@ class DataPart(Part):
     do_normalize_eval: bool = Field(True, description="false: short for normalizer: none.")
     fingerprint: FingerprintKind = Field(
         "content",
-        description="Recordings are prepared again when the manifest changes, or this. content: their bytes. metadata: "
-        "their sizes and times. Both: the sizes and ETags of up to 200000 recordings in buckets, from a listing. "
-        "manifest: their paths alone.",
+        description="What, besides the manifest, shows that recordings must be prepared again. content: their bytes. "
+        "metadata: their sizes and times. Both: the sizes and ETags of up to 200000 recordings in buckets, from a "
+        "listing. manifest: only their paths.",
     )
     min_duration_s: float = Field(0.1, ge=0, description="Shorter clips are left out of training and counted. Seconds.")
     max_duration_s: PositiveFloat = Field(
@@ -252,8 +252,8 @@ class DataPart(Part):
 
     @property
     def normalizer_name(self) -> str:
-        """The normalizer of a config whose fields are resolved."""
-        assert self.normalizer is not None, "the run's beginning gives it a value"
+        """The normalizer, in the config of a run that has started."""
+        assert self.normalizer is not None, "it is resolved when the run begins"
         return self.normalizer
 
     @field_validator("encoding")

@@ -12,31 +12,31 @@ from trainers.config.parts.part import Part, Positive
 
 
 class Setting(Protocol):
-    """One setting of a search; of several, the best on the validation set is chosen."""
+    """One setting of a search; if there are several, the best on the validation set is used."""
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key: of settings with equal scores, the least is chosen."""
+        """Sort key; of settings with equal scores, the one with the least key is used."""
 
     def to_json_dict(self) -> dict[str, float]:
         """Returns its numbers, by the names under which scores record them."""
 
 
 class DecodePart(Part):
-    """Generation of hypotheses; a family without its own fields generates one hypothesis of each utterance."""
+    """How hypotheses are generated; without fields of its family's own, one hypothesis per utterance."""
 
     # Module and class of the family's `models.family.Decoder`.
     decoder: ClassVar[str | None] = None
-    # Rayscribe's extra that searches require.
+    # The extra of Rayscribe that a search requires.
     extra: ClassVar[str | None] = None
     # Fields that name a file, and fields that name a model, which a search reads.
     files: ClassVar[tuple[str, ...]] = ()
     models: ClassVar[tuple[str, ...]] = ()
     # Fields that may have several values, of which the best on the validation set is chosen.
     tuned: ClassVar[tuple[str, ...]] = ()
-    # Fields that change the scores in training, which choose the best checkpoint; the others change final scores only.
+    # Fields that also change the scores in training, which rank checkpoints; the others change only final scores.
     ranking: ClassVar[tuple[str, ...]] = ()
-    # Name of the score without a search in records.
+    # In records, the name of the score without a search.
     greedy: ClassVar[str] = "greedy"
 
     @property
@@ -50,16 +50,16 @@ class DecodePart(Part):
 
     @property
     def beams(self) -> str | None:
-        """The field with the number of hypotheses of an utterance; None: one hypothesis."""
+        """The field with the number of hypotheses of an utterance; None if there is always one hypothesis."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """Returns the value of `decoding` in the record of a score that was made without a search."""
+        """Returns the value of `decoding` in the record of a score without a search."""
         return {"method": "greedy"}
 
 
 class GenerationPart(DecodePart):
-    """Generation of hypotheses by a model with a decoder, token by token."""
+    """How a model with a decoder generates hypotheses, token by token."""
 
     ranking: ClassVar[tuple[str, ...]] = ("max_length", "num_beams")
 

@@ -1,4 +1,4 @@
-"""Checks a user's DeepSpeed config: keys must exist, and values must not contradict the rest of the recipe. Pure.
+"""Checks a user's DeepSpeed config: keys must be known, and values must not contradict the rest of the recipe. Pure.
 
 DeepSpeed ignores an unknown top-level key, and transformers finds a contradiction only when training starts.
 Source of the keys: https://www.deepspeed.ai/docs/config-json/
@@ -27,7 +27,7 @@ PASSED_ON = _names(
     train_batch_size wall_clock_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
     """
 )
-# Keys of DeepSpeed for what Rayscribe does itself, and what to use instead.
+# Keys of DeepSpeed that are not supported, and what to use instead or why.
 REFUSED: Mapping[str, str] = {
     "checkpoint": "checkpoints go through the run's journal; use training.save_steps and checkpoint.num_to_keep",
     **dict.fromkeys(("tensorboard", "wandb", "comet", "csv_monitor"), "use training.report_to"),
@@ -38,7 +38,7 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("curriculum_learning", "data_efficiency"), "the batch plan decides the order of utterances"),
     "dataloader_drop_last": "no utterance is dropped",
     **dict.fromkeys(("compression_training", "hybrid_engine", "pipeline", "tensor_parallel"), "it is not supported"),
-    "compile": "no layer is compiled that DeepSpeed runs",
+    "compile": "layers are not compiled under DeepSpeed",
 }
 ZERO_KEYS = _names(
     """
@@ -77,7 +77,7 @@ FILLED = (
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 
-# The keys of each section, by its path. None: any keys.
+# The keys of each section, by its path; None if any key is allowed.
 _SECTIONS: Mapping[str, Sequence[str] | None] = {
     "": (*REQUIRED, *COMPARED, *PASSED_ON, *REFUSED),
     "zero_optimization": ZERO_KEYS,
@@ -95,7 +95,7 @@ _TYPES = {
 
 
 def ds_problems(config: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each key that is unknown, missing or not supported, whatever the rest of the recipe is."""
+    """Returns a line for each problem that does not depend on the rest of the recipe, such as an unknown key."""
     return [f"strategy.ds_config{problem}" for problem in _problems(config)]
 
 
@@ -127,8 +127,8 @@ def _problems(config: Mapping[str, Any]) -> Iterator[str]:
         own = config.get("zero_force_ds_cpu_optimizer") is False or "optimizer" in config
         if value_at(zero, ("offload_optimizer", "device")) not in (None, "none") and not own:
             yield (
-                ": offloads the optimizer, and names none: set zero_force_ds_cpu_optimizer to false (the Trainer's own "
-                "AdamW), or write optimizer with type AdamW"
+                ": offloads the optimizer, but does not name one: set zero_force_ds_cpu_optimizer to false (the "
+                "Trainer's own AdamW), or write optimizer with type AdamW"
             )
 
 
@@ -154,7 +154,7 @@ def contradictions(config: Mapping[str, Any], training: TrainingPart, num_worker
 def _expectations(
     config: Mapping[str, Any], training: TrainingPart, workers: int
 ) -> Iterator[tuple[str, Any, Any, str]]:
-    """Yields key, value, the value that it must have (None: only known later) and the field that determines it."""
+    """Yields key, value, the value that it must have (None if not yet known) and the field that determines it."""
     size, passes = training.per_device_train_batch_size, training.gradient_accumulation_steps
     planned = "training.global_batch_size" if training.global_batch_size is not None else None
     product = "training.per_device_train_batch_size × gradient_accumulation_steps × scaling.num_workers"
@@ -180,14 +180,14 @@ def _expectations(
             "weight_decay": (training.weight_decay, "training.weight_decay"),
         }
         for name, (expected, home) in adam.items():
-            # DeepSpeed's default is not the recipe's value.
+            # A missing key would mean DeepSpeed's default, which is not the recipe's value.
             yield f"optimizer.params.{name}", params.get(name), expected, home
     if "scheduler" in config:
         yield from _schedule_expectations(config["scheduler"], training)
 
 
 def _schedule_expectations(scheduler: Mapping[str, Any], training: TrainingPart) -> Iterator[tuple[str, Any, Any, str]]:
-    """Yields the expectations for a schedule, which must be the recipe's: a continued run keeps the Trainer's."""
+    """Yields the expectations for a schedule, which must be the recipe's, since the Trainer's schedule is used."""
     params, where, rate = scheduler.get("params", {}), "scheduler.params", training.learning_rate
     yield f"{where}.warmup_min_lr", params.get("warmup_min_lr", 0), 0, "the learning rate before the first step"
     yield f"{where}.warmup_max_lr", params.get("warmup_max_lr", rate), rate, "training.learning_rate"
@@ -203,7 +203,7 @@ def _zero_problems(zero: Mapping[str, Any]) -> Iterator[str]:
         yield f".{where}.stage: must be 1, 2 or 3 (got {stage!r}); without ZeRO, set strategy: {{name: ddp}}"
     if stage == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
         yield (
-            f".{where}.stage3_gather_16bit_weights_on_model_save: set it to true: each checkpoint holds the full "
+            f".{where}.stage3_gather_16bit_weights_on_model_save: set it to true, since each checkpoint has all the "
             "model's weights"
         )
     for name in OFFLOAD_KEYS:
@@ -211,7 +211,7 @@ def _zero_problems(zero: Mapping[str, Any]) -> Iterator[str]:
         if device not in (None, "none", "cpu", "nvme"):
             yield f".{place}.device: must be none, cpu or nvme (got {device!r})"
         if device == "nvme" and not zero[name].get("nvme_path"):
-            yield f".{place}.nvme_path: missing; name a folder on each node's NVMe disk"
+            yield f".{place}.nvme_path: missing; give a folder on each node's NVMe disk"
         if stage != 3 and (device == "nvme" or (device == "cpu" and name == "offload_param")):
             yield f".{place}.device: {device} needs {where}.stage 3 (got {stage!r})"
 

@@ -15,12 +15,12 @@ from trainers.config.parts.strategy_part import StrategyPart
 from trainers.config.parts.training_part import AdaptPart, TrainingPart
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
-# Outputs of the shortest bucket, half a second at 20 ms, which a mask must not exceed.
+# The number of outputs, 20 ms each, of the shortest bucket, half a second, which a mask must not exceed.
 FEWEST_OUTPUTS = 24
 
 
 class SizeEstimate(NamedTuple):
-    """Approximate number of weights, and smallest layer width, of a model, from its config alone; 0: unknown."""
+    """A model's approximate number of weights and smallest layer width, from its config alone; 0 if unknown."""
 
     weights: float = 0.0
     width: int = 0
@@ -35,9 +35,9 @@ class ModelPart(Part):
     decode_part: ClassVar[type[DecodePart]] = DecodePart
     # Dotted names of fields of other parts that have no effect for the family.
     unsupported: ClassVar[tuple[str, ...]] = ()
-    # Fields that name a file whose content is used in training.
+    # Fields that name a file that training reads.
     files: ClassVar[tuple[str, ...]] = ()
-    # Fields by which each rank chooses at random the layers that it runs.
+    # Fields because of which each rank randomly chooses which layers it runs.
     drawn_by_rank: ClassVar[tuple[str, ...]] = ()
     # Hub ids of released weights, by size (`--model_size`).
     released: ClassVar[Mapping[str, str]] = {}
@@ -109,18 +109,18 @@ class ModelPart(Part):
 
     @property
     def token_language(self) -> str | None:
-        """The language whose token is given to the model."""
+        """The language whose token the model gets; None if it gets none."""
         return self.language
 
     def refuse_early(self) -> None:
-        """Finds errors that are certain before torch is loaded; those that depend on the weights are found later.
+        """Finds errors without loading torch; those that depend on the weights are found later.
 
         Raises:
-            ConfigError: training with this part would end with the same message.
+            ConfigError: Training with this part would fail with the same message.
         """
 
     def misfits(self, adapt: AdaptPart, training: TrainingPart, strategy: StrategyPart) -> Iterable[str]:
-        """Returns conflicts with other parts that prevent training, as far as they can be known without the weights."""
+        """Returns conflicts with other parts that prevent training, as far as they are known without the weights."""
         return ()
 
     @property
@@ -139,7 +139,7 @@ class ModelPart(Part):
         return SizeEstimate()
 
     def unused(self) -> dict[str, str]:
-        """Returns each field that nothing reads, given the other fields, and the reason."""
+        """Returns the fields that nothing reads because of the other fields, each with the reason."""
         if self.init != "scratch":
             return {}
         names = ("tokenizer_name", "feature_extractor_name", "allow_pickle")
@@ -151,7 +151,7 @@ class ModelPart(Part):
 
 
 class NewModelPart(ModelPart):
-    """A family that can start from new weights of these sizes, and trains with the regularization of transformers."""
+    """The recognizer of a family that can start from new weights, and has transformers' dropout and masking."""
 
     # Fields that are read only for new weights.
     sizes: ClassVar[tuple[str, ...]] = ("d_model", "encoder_layers", "attention_heads", "ffn_dim")
@@ -205,7 +205,7 @@ class NewModelPart(ModelPart):
 
     @property
     def masking(self) -> dict[str, Any]:
-        """The changes to the SpecAugment settings in a model's own config."""
+        """What to change in the SpecAugment settings of a model's own config."""
         names = ("mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length")
         changes = {name: getattr(self, name) for name in names if self.apply_spec_augment}
         given = {name: value for name, value in changes.items() if value is not None}

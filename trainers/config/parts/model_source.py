@@ -35,8 +35,8 @@ class ModelSource:
 
     Attributes:
         address: Hub id, path, URL, or name of a run.
-        revision: Branch, tag or commit on the Hub. None: the main branch.
-        sha256: SHA-256 of the file at an https:// URL, in lower case. None: not given.
+        revision: Branch, tag or commit on the Hub; None for the main branch.
+        sha256: SHA-256 of the file at an https:// URL, in lower case; None if not given.
     """
 
     kind: SourceKind
@@ -46,16 +46,16 @@ class ModelSource:
 
     @classmethod
     def parse(cls, text: str, revision: str | None = None) -> "ModelSource":
-        """Parses a field, and the separate one of its revision; a relative path looks like a Hub id, and becomes one.
+        """Parses a field and the separate field `revision`; a relative path looks like a Hub id, and becomes one.
 
         Raises:
-            ValueError: the text is not a source. The message does not repeat a URL, which may contain a password.
+            ValueError: The text is not a source. The message does not repeat a URL, which may contain a password.
         """
         source = cls._parse(text)
         if revision is None or source.kind is SourceKind.PATH:
             return source
         if source.kind is not SourceKind.HUB:
-            raise ValueError(f"has no revisions, which a Hub id has: remove revision {revision}")
+            raise ValueError(f"is not a Hub id, so it has no revisions: remove revision {revision}")
         if source.revision is not None:
             raise ValueError(f"names the revision {source.revision}, and revision is {revision}: keep one of them")
         return cls(SourceKind.HUB, source.address, revision)
@@ -65,7 +65,7 @@ class ModelSource:
         if text.startswith(RUN):
             name = text.removeprefix(RUN)
             if not re.fullmatch(NAME, name):
-                raise ValueError(f"{RUN} stands before the name of a run in the same run.storage_path: {RUN}my-run")
+                raise ValueError(f"{RUN} must precede the name of a run in the same run.storage_path: {RUN}my-run")
             return cls(SourceKind.RUN, name)
         if text.startswith(HTTPS):
             return cls._of_https(text)
@@ -77,7 +77,7 @@ class ModelSource:
             return cls(SourceKind.PATH, text)
         address, at, revision = text.partition("@")
         if not address or (at and not revision):
-            raise ValueError("write a revision behind its Hub id: openai/whisper-tiny@main")
+            raise ValueError("append the revision to its Hub id: openai/whisper-tiny@main")
         return cls(SourceKind.HUB, address, revision or None)
 
     @classmethod
@@ -88,12 +88,12 @@ class ModelSource:
             raise ValueError(f"give an {HTTPS} URL with a host, and without a user name or password")
         found = _SHA256.fullmatch(fragment)
         if mark and found is None:
-            raise ValueError(f"write the hash of the file behind its URL: {HTTPS}…/model.zip#sha256=<64 hex digits>")
+            raise ValueError(f"append the hash of the file to its URL: {HTTPS}…/model.zip#sha256=<64 hex digits>")
         return cls(SourceKind.HTTPS, address, sha256=found[1].lower() if found is not None else None)
 
     @property
     def text(self) -> str:
-        """The source as messages and records show it: without a URL's query, which may contain a secret."""
+        """The source as messages and records show it, without a URL's query, which may contain a secret."""
         if self.kind is SourceKind.HUB:
             return f"{self.address}@{self.revision}" if self.revision is not None else self.address
         if self.kind is SourceKind.RUN:

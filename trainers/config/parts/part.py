@@ -1,4 +1,4 @@
-"""The base class of all parts of a config that users write, types of their fields, and the scope of a verb."""
+"""Defines the base class of all parts of a config, types of their fields, and the scope of a verb."""
 
 import inspect
 import math
@@ -13,21 +13,21 @@ from trainers.config.parts.data_location import DataLocation
 from trainers.config.storage_location import SUPPORTED, is_url, refused_url, unreadable_url
 
 URL = r"^https?://[^@\s]+$"
-# Type of the error for a URL that no storage opens; the URL, which may contain a password, is not repeated.
+# Type of the error for a URL that no storage opens; messages do not repeat it, since it may contain a password.
 UNSUPPORTED_URL = "unsupported_url"
 # Type of the error of a `rule`; its context has the list `problems`, and the rule's name as `rule`.
 RULE = "rule"
 STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
 DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
 AUGMENT_FIELDS = (("augment", "noise_manifest"), ("augment", "rir_manifest"))
-# The paths whose files `data.ship` carries along.
+# The paths whose files `data.ship` adds to a package.
 SHIPPED_FIELDS = (*DATA_FIELDS, *AUGMENT_FIELDS)
 # Stands for all fields of a part whose fields depend on the family.
 ALL = "*"
 DECODE_FIELDS = (("decode", ALL),)
 _SOURCES = ("name_or_path", "tokenizer_name", "feature_extractor_name", "encoder", "decoder")
 SOURCE_FIELDS = tuple(("model", field) for field in _SOURCES)
-# Without the paths in a family's own fields, see `ModelPart.files`.
+# The paths in a family's own fields are in `ModelPart.files`.
 PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *DECODE_FIELDS, *SOURCE_FIELDS)
 # The largest integer that every JSON reader represents exactly.
 MAX_INTEGER = 2**53 - 1
@@ -40,7 +40,7 @@ class ConfigScope:
     Attributes:
         paths: Part and field of each path that is opened; variables in other paths need not be set.
         trains: True if the verb trains, which requires a training set, weights and a length.
-        passed_over: Names of the rules whose problems are reported already, see `rule`.
+        passed_over: Names of the rules whose problems are already reported, see `rule`.
     """
 
     paths: tuple[tuple[str, str], ...] = PATH_FIELDS
@@ -48,7 +48,7 @@ class ConfigScope:
     passed_over: frozenset[str] = frozenset()
 
     def requires_path(self, part: str, field: str) -> bool:
-        """Returns True if the path of a field is opened; those of the model are opened by every verb that trains."""
+        """Returns True if the path in a field is opened; a verb that trains opens all paths of the model."""
         return not {(part, field), (part, ALL)}.isdisjoint(self.paths) or (part == "model" and self.trains)
 
     @classmethod
@@ -69,7 +69,7 @@ class Part(BaseModel):
 
 
 def rule(check: Callable[..., Any]) -> Any:
-    """Makes a validator of several fields of a part, which reports all problems of its own and of the other rules.
+    """Turns a check of several fields of a part into a validator that reports all problems, with those of other rules.
 
     Args:
         check: A method of a part that yields problems, or raises a ValueError; it is called with a ValidationInfo if it
@@ -97,7 +97,7 @@ def rule(check: Callable[..., Any]) -> Any:
 
 
 def idle_fields(part: Part, names: Iterable[str], reason: str, fix: str) -> Iterator[str]:
-    """Yields a problem for each of these fields, which have no effect, that has another value than its default."""
+    """Yields a problem for each of these fields, which have no effect, whose value is not its default."""
     for name in names:
         value = getattr(part, name)
         if value != type(part).model_fields[name].default:
@@ -105,7 +105,7 @@ def idle_fields(part: Part, names: Iterable[str], reason: str, fix: str) -> Iter
 
 
 def refuse_not_finite(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings of any names unchanged; refuses numbers that JSON cannot represent, which would become null."""
+    """Returns settings unchanged; refuses NaN and infinities, which JSON cannot represent and would turn into null."""
     # Iterative, since a request may be nested as deeply as its parser allows.
     left: list[tuple[str, Any]] = [(str(name), value) for name, value in settings.items()]
     while left:
@@ -131,7 +131,7 @@ def refuse_unsupported_data(location: str) -> str:
 
 
 def refuse_url(location: str, instead: str) -> str:
-    """Returns a location unchanged; refuses any URL, and names in the message what to give instead."""
+    """Returns a location unchanged; refuses any URL, with a message that tells what to give `instead`."""
     _refuse(refused_url(location, instead))
     return location
 
@@ -162,7 +162,7 @@ ModelLocation = Annotated[
         lambda name: refuse_url(name, "a Hub id, e.g. openai/whisper-tiny, or a folder that every node has")
     ),
 ]
-# For an int field without its own `le`, which this bound would replace.
+# Only for int fields without their own `le`, since this bound would replace it.
 Positive = Annotated[int, Field(gt=0, le=MAX_INTEGER)]
 NotNegative = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 PositiveFloat = Annotated[float, Field(gt=0)]

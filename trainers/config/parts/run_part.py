@@ -14,20 +14,20 @@ BUCKET = r"^[a-zA-Z0-9._-]+$"
 # Regions and accounts become parts of AWS's and Azure's host names.
 REGION, ACCOUNT = r"^[a-z0-9-]+$", r"^[a-z0-9]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
-# huggingface_hub: utils/_validators.py, without the names that it also refuses.
+# From huggingface_hub's utils/_validators.py; `refuse_model_id` refuses further names as it does.
 _REPOSITORY = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
-# float32.
+# The size of a float32.
 BYTES_PER_NUMBER = 4
-# A trained weight in a checkpoint: the weight itself and AdamW's two moments.
+# A trained weight takes this much of a checkpoint, with AdamW's two moments.
 BYTES_PER_WEIGHT = 3 * BYTES_PER_NUMBER
 
 
 class S3BucketPart(Part):
     """Access to one bucket; replaces all `run.s3_…` fields for it, which have the same meanings."""
 
-    endpoint_url: str | None = Field(None, description="As run.s3_endpoint_url. null: its null.")
-    region: str | None = Field(None, pattern=REGION, description="As run.s3_region. null: its null.")
-    profile: str | None = Field(None, min_length=1, description="As run.s3_profile. null: its null.")
+    endpoint_url: str | None = Field(None, description="As run.s3_endpoint_url. null: as there.")
+    region: str | None = Field(None, pattern=REGION, description="As run.s3_region. null: as there.")
+    profile: str | None = Field(None, min_length=1, description="As run.s3_profile. null: as there.")
     anonymous: bool = Field(False, description="As run.s3_anonymous.")
 
     @rule
@@ -69,7 +69,7 @@ class RunPart(Part):
     )
     gs_endpoint_url: str | None = Field(
         None,
-        description="Address of a server with the API of Google Cloud Storage; it is sent no token. null: "
+        description="Address of a server with the API of Google Cloud Storage; it gets no token. null: "
         "STORAGE_EMULATOR_HOST or Google.",
     )
     az_account: str | None = Field(
@@ -144,8 +144,8 @@ class CheckpointPart(Part):
 
     @property
     def score_attribute(self) -> str:
-        """The attribute, in the config of a run that has started."""
-        assert self.checkpoint_score_attribute is not None, "the run's beginning gives it a value"
+        """The score that ranks checkpoints, in the config of a run that has started."""
+        assert self.checkpoint_score_attribute is not None, "it is resolved when the run begins"
         return self.checkpoint_score_attribute
 
 

@@ -9,10 +9,10 @@ from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, model
 from trainers.config.parts.part import Part, PositiveFloat, rule
 from trainers.config.parts.run_part import NAME
 
-# One logical CPU stays free for Ray Data while the workers hold theirs (ray#41603: otherwise the run hangs).
+# One logical CPU stays free for Ray Data while workers hold theirs; otherwise the run hangs (ray#41603).
 CPUS_FOR_DATA = 1.0
 BACKEND = r"^[a-z0-9]+(:[a-z0-9]+(,[a-z0-9]+:[a-z0-9]+)*)?$"
-# Ray counts ten-thousandths in 64 bits, also for the sum over all workers.
+# Ray counts ten-thousandths of a resource in 64 bits, which also limits the sum over all workers.
 ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 
 
@@ -23,8 +23,8 @@ AcceleratorName = Literal["auto", "cpu", "cuda", "rocm", "hpu"]
 # Accelerators that Ray counts as GPU; auto is cuda or rocm, whichever a node has.
 GPU_ACCELERATORS = ("auto", "cuda", "rocm")
 HPU = "HPU"
-# Ray's resource for nodes with accelerators of a type has a name of this prefix and the type. Each node has 1 of it, of
-# which a worker that requires the type takes this share (ray.util.accelerators, ray.air.ScalingConfig).
+# Ray's resource for nodes with an accelerator type is named by this prefix and the type. Each such node has 1 of it,
+# and a worker that requires the type takes this share (ray.util.accelerators, ray.air.ScalingConfig).
 TYPE_PREFIX, TYPE_SHARE = "accelerator_type:", 0.001
 # Ray's rules for labels are those of Kubernetes: https://docs.ray.io/en/latest/ray-core/scheduling/labels.html
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
@@ -59,7 +59,7 @@ class WorkerRange(Part):
         return f"{self.min} to {self.max}"
 
 
-# Kinds of `num_workers`, for the messages about a wrong one.
+# Kinds of `num_workers`, as messages about a wrong value name them.
 COUNT, RANGE = "a number", "a range"
 WorkerCount = Annotated[
     Annotated[int, Field(gt=0, le=MAX_WORKERS), Tag(COUNT)] | Annotated[WorkerRange, Tag(RANGE)],
@@ -115,7 +115,7 @@ class ScalingPart(Part):
     @model_validator(mode="before")
     @classmethod
     def _gpu_is_used(cls, content: Any) -> Any:
-        """Sets use_gpu: true where it is left out and the accelerator is a GPU."""
+        """Sets `use_gpu: true` if it is left out and the accelerator is a GPU."""
         if isinstance(content, Mapping) and content.get("accelerator") in GPU_ACCELERATORS:
             return {"use_gpu": True, **content}
         return content
@@ -211,7 +211,7 @@ class ScalingPart(Part):
         if is_meant or self.device != "cpu" or not held.get("GPU"):
             return None
         return (
-            f"no worker asks for a GPU, but the cluster has {held['GPU']:g}: set scaling.use_gpu: true (--use-gpu of "
+            f"no worker requests a GPU, but the cluster has {held['GPU']:g}: set scaling.use_gpu: true (--use-gpu of "
             "rayscribe launch), or scaling.accelerator: cpu to train on CPUs"
         )
 
@@ -223,6 +223,6 @@ class ScalingPart(Part):
 def _holds(condition: str, value: str | None) -> bool:
     """Returns True if a label's value meets a condition; without the label (None), only a condition with `!` is met."""
     parts = _CONDITION.fullmatch(condition)
-    assert parts is not None, "the part has checked it"
+    assert parts is not None, "the part checks its selectors"
     values = re.split(", ?", parts["several"] or parts["one"])
     return (value in values) != bool(parts["no"])

@@ -16,7 +16,7 @@ SOURCES = (
     "or folder on every node"
 )
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-# A metric on the Hub, built in or a user's.
+# The name of a metric on the Hub, with an owner unless evaluate itself has it.
 HUB_NAME = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?")
 
 

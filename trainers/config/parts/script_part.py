@@ -107,7 +107,7 @@ class ScriptPart(Part):
     def python_problem(self, machine: str) -> str | None:
         """Returns a message if this machine, which is to run the program, has no interpreter at the given path.
 
-        None: it has one, or the interpreter is looked up elsewhere: in the package, or in the PATH of a node.
+        Returns None if it has one, or if a path that is not absolute is looked up in the package or in a node's PATH.
         """
         path = self.python or ""
         if not self.is_python or not path.startswith("/") or os.access(path, os.X_OK):

@@ -12,7 +12,7 @@ from trainers.config.parts.training_part import AdaptPart, TrainingPart
 
 OffloadDevice = Literal["cpu", "nvme"]
 DEFAULT_ZERO_STAGE = 2
-# Replaces the complete part: fields of another strategy would contradict the name.
+# This fix replaces the complete part, since fields of another strategy would contradict the name.
 WITHOUT_SHARDS = "set strategy: {name: ddp}"
 
 
@@ -107,7 +107,7 @@ class StrategyPart(Part):
             )
         to_nvme = "nvme" in (self.offload_optimizer, self.offload_param)
         if to_nvme and self.nvme_path is None:
-            yield "strategy.nvme_path: missing; name a folder on each node's NVMe disk, e.g. /local_nvme"
+            yield "strategy.nvme_path: missing; give a folder on each node's NVMe disk, e.g. /local_nvme"
         if self.nvme_path is not None and not to_nvme:
             yield (
                 f"strategy.nvme_path {self.nvme_path} has no effect: set strategy.nvme_path: null, or "
@@ -121,12 +121,12 @@ def ds_config_of(part: StrategyPart) -> dict[str, Any]:
     Source: https://www.deepspeed.ai/docs/config-json/
     """
     if part.ds_config is not None:
-        # The Trainer has the schedule, so that a continued or extended run keeps it.
+        # The schedule is the Trainer's, so that a continued or extended run keeps it.
         return {name: value for name, value in part.ds_config.items() if name != "scheduler"}
     names = ["reduce_bucket_size", "allgather_bucket_size", "overlap_comm"]
     zero: dict[str, Any] = {"stage": part.stage}
     if part.stage == 3:
-        # Despite its name, gathers weights in the training precision, for each checkpoint's model.safetensors.
+        # Despite its name, this gathers weights in the training precision, for each checkpoint's model.safetensors.
         zero["stage3_gather_16bit_weights_on_model_save"] = True
         names += ["stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"]
     zero |= {name: value for name in names if (value := getattr(part, name)) is not None}
@@ -134,7 +134,7 @@ def ds_config_of(part: StrategyPart) -> dict[str, Any]:
         device = getattr(part, name)
         if device is not None:
             zero[name] = {"device": device, **({"nvme_path": part.nvme_path} if device == "nvme" else {})}
-    # On CPUs, uses the Trainer's AdamW, so that weights are the same as without offloading.
+    # Offloading to CPUs uses the Trainer's AdamW, so that weights are the same as without offloading.
     own = {"zero_force_ds_cpu_optimizer": False} if part.offload_optimizer == "cpu" else {}
     return {
         **own,

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo
 
 from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, Settings, idle_fields, rule, trains
 
-# For AdamW, the default optimizer, which moves each weight by about this much in a step.
+# For AdamW, the default optimizer, which moves each weight by about the learning rate in a step.
 MOST_LEARNING_RATE = 0.1
 Target = Annotated[str, Field(min_length=1)]
 
@@ -29,7 +29,7 @@ class TrainingPart(Part):
     max_batch_duration_s: PositiveFloat | None = Field(
         None,
         description="Dynamic batching: limits the padded seconds of one forward pass of one worker, instead of its "
-        "number of utterances. Where labels need memory, too, they count as the seconds that need as much. null: off.",
+        "number of utterances. If labels need memory, too, they count as the seconds that need as much. null: off.",
     )
     per_device_eval_batch_size: Positive = Field(
         16, description="Utterances of one generate call; does not change scores."
@@ -117,7 +117,7 @@ class TrainingPart(Part):
             yield "fp16 and bf16 are both true: keep one"
 
     def warmup_note(self, steps: int | None) -> str | None:
-        """Returns a note if the learning rate never reaches its peak; None if it does, or the steps are unknown."""
+        """Returns a note if the learning rate never reaches its peak; None if it does, or `steps` is None."""
         # `unused_fields` reports that a constant schedule has no warm-up.
         if steps is None or self.warmup_steps < steps or not self.warmup_steps or self.lr_scheduler_type == "constant":
             return None
@@ -129,7 +129,7 @@ class TrainingPart(Part):
     @property
     def checkpoints_reentrantly(self) -> bool:
         """True if activations are recomputed with torch's older, reentrant method, which is not Rayscribe's default."""
-        # Under its new name and its old one.
+        # The argument has a new name and an old one.
         given = [self.training_args.get(f"{name}_checkpointing_kwargs") for name in ("activation", "gradient")]
         return any(isinstance(each, dict) and bool(each.get("use_reentrant")) for each in given)
 

@@ -1,1 +1,1 @@
-"""Data sources: each split of utterances as one table."""
+"""Data sources, which read each split of utterances as one table."""

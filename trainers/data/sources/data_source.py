@@ -1,4 +1,4 @@
-"""The interface of data sources: a source lists its splits and the rows of each, and has a reader of their recordings.
+"""Defines the interface of data sources: a source lists its splits and their rows, and reads the rows' recordings.
 
 A new source is a file next to this one with a subclass of `DataSource`, and a line in `known_sources`.
 """
@@ -42,7 +42,7 @@ SLICE = "slice."
 
 @dataclass(frozen=True)
 class SourceMember:
-    """One set of a mix; `language` applies to clips without a language of their own. None: the config's language."""
+    """One set of a mix; `language` is that of clips without their own, and None for the config's language."""
 
     name: str
     language: str | None
@@ -99,15 +99,15 @@ class DataSource(ABC):
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
         """Opens a split.
 
-        `fingerprint_cache` stores fingerprints of recordings, so that each is read once. None: not cached.
+        `fingerprint_cache` stores fingerprints of recordings, so that each is read once; if None, they are not stored.
 
         Raises:
-            DataError: rows are missing or wrong.
-            StorageError: a bucket cannot be read.
+            DataError: Rows are missing or wrong.
+            StorageError: A bucket cannot be read.
         """
 
     def refuse_missing(self, splits: Collection[str]) -> None:  # noqa: B027 -- others have nothing to look for
-        """Raises NotHereError if local files of the splits are missing, as far as that takes no time."""
+        """Raises NotHereError if local files of the splits are missing, as far as this is known without delay."""
 
     @property
     def listing_requires_job(self) -> str:
@@ -115,7 +115,7 @@ class DataSource(ABC):
         return ""
 
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
-        """Returns a data part with about `counts` of the first rows by split, for a rehearsal; itself if not possible.
+        """Returns a data part with about `counts` of the first rows by split, for a debug run; itself if not possible.
 
         `folder` is for files that the data part names.
         """
@@ -146,7 +146,7 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 
 def with_all_offsets(table: pa.Table) -> pa.Table:
-    """Sets missing offsets to 0 if any row has an offset: the rows are then segments."""
+    """Sets missing offsets to 0 if any row has an offset, since rows are then segments."""
     offsets = table["offset_s"]
     return with_columns(table, offset_s=pc.fill_null(offsets, 0.0)) if 0 < offsets.null_count < len(offsets) else table
 

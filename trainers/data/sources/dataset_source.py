@@ -79,7 +79,7 @@ class DatasetSource(DataSource):
         return name
 
     def _load(self, split: str, name: str, files: SourceFiles) -> SourceSplit:
-        # Imported lazily: the client side imports neighbors of this module, and `datasets` alone takes two seconds.
+        # Imported here because clients import neighbors of this module, and `datasets` takes two seconds to load.
         import datasets  # noqa: PLC0415
 
         part = self._part
@@ -106,7 +106,7 @@ class DatasetSource(DataSource):
             source = self._split_of_files(split, parts, row_format, builder, identity, files)
         if is_hub_url(builder.base_path or "") and builder.name != "audiofolder":
             for each in dict.fromkeys(_named_in(spec)):
-                # Many hold the same table twice on purpose.
+                # Only a warning, since many data sets have the same table twice on purpose.
                 if told := passed_over(builder.base_path, [*map(str, listed[each])], self.data.audio_column_name, each):
                     source = replace(source, warnings=[*source.warnings, told])
         return replace(source, origin=f"{part.name} {name}")
@@ -217,8 +217,8 @@ def _refuse_schemas(files_read: Sequence[row_file.RowFile], rules: TableRules) -
         refuse_repeated(file.url, file.schema.names, rules.wanted)
         if not row_file.holds_recordings(audio, file.schema):
             raise DataError(
-                f"data.audio_column_name: {file.url}: the column {audio!r} holds {file.schema.field(audio).type}, no "
-                "recordings: name one of encoded files or of their paths"
+                f"data.audio_column_name: {file.url}: the column {audio!r} has {file.schema.field(audio).type}, not "
+                "recordings: name a column of encoded files or of their paths"
             )
     names_only = [row_file.paths_of(audio, file.schema) == (audio,) for file in files_read]
     if len(set(names_only)) > 1:
@@ -231,7 +231,7 @@ def _refuse_schemas(files_read: Sequence[row_file.RowFile], rules: TableRules) -
 
 
 def _unread(builder: Any, split: str) -> str:
-    """Returns why files with more than the paths of recordings are not read, and the fix; "" for others."""
+    """Returns why the files of a builder are not read, and the fix; "" if they are read."""
     files = [str(file) for files in (builder.config.data_files or {}).values() for file in files]
     if builder.name == "webdataset":
         shards = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0]
@@ -291,7 +291,7 @@ def _named_in(spec: str) -> list[str]:
 
 def _first_of(name: str, count: int) -> str:
     """Limits each part of a split to its first clips: `train[10%:]+validation` → `train[:16]+validation[:16]`."""
-    # `all`, which stands for every split, takes no limit.
+    # `all`, which stands for every split, cannot be limited.
     return "+".join(part if part == "all" else f"{part}[:{count}]" for part in _named_in(name))
 
 

@@ -109,7 +109,7 @@ def plan_corpus(demo: DemoPart, lengths: tuple[int, int] = LENGTHS) -> list[Demo
     """Returns the clips of training, then validation, then test; the same arguments give the same plan.
 
     Word sequences of the test and validation splits occur once in the corpus; those of the training
-    split may repeat within it. `lengths`: minimum and maximum number of words of an utterance, all different.
+    split may repeat within it. `lengths` are the minimum and maximum number of words of an utterance, all different.
     """
     rng = random.Random(demo.seed)
     held_out: set[str] = set()
@@ -188,7 +188,7 @@ def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.i
             pieces.append(ctypes.string_at(samples, 2 * count))
         return 0
 
-    # The library keeps only the address: this variable keeps the callback alive.
+    # The library keeps only the address, so this variable keeps the callback alive.
     callback = SYNTH_CALLBACK(collect)
     library.espeak_SetSynthCallback(callback)
     for utterance in utterances:

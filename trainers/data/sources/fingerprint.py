@@ -1,4 +1,4 @@
-"""Fingerprints that decide whether recordings are prepared again: of their contents, or of location and metadata."""
+"""Computes fingerprints, of contents or of locations and metadata, which decide if recordings are prepared again."""
 
 import hashlib
 import io
@@ -22,16 +22,16 @@ from trainers.storage import Storage, open_storage, sha256_of
 
 T = TypeVar("T")
 
-# One request each.
+# Maximum number of files on web servers and the Hub, which take one request each.
 _MOST_ASKED_FOR = 10_000
 # Folder next to the prepared sets.
 FOLDER = "recordings"
 _PARALLEL_READS = 16
-# More threads would wait for each other. Each gets this many recordings at once: a hand-over takes as long as one.
+# More threads would wait for each other. Each gets a group of recordings, since a hand-over takes as long as one file.
 _PARALLEL_HASHES, _HASHED_AT_ONCE = 4, 64
 # Columns of the table of known contents.
 _CONTENTS = ("audio", "size_bytes", "modified_ns", "changed_ns", "sha256")
-# A thousand per request, at each start.
+# Maximum number of files in buckets, which are listed a thousand per request, at each start.
 _MOST_LISTED = 200_000
 # Ray unpacks the same package into another folder in each of its sessions; several packages may have the same
 # recordings.
@@ -47,9 +47,9 @@ def fingerprint_recordings(
 ) -> list[Any]:
     """Returns the part of the fingerprint for each recording; None if it does not exist or is not examined.
 
-    `content`: its SHA-256; `metadata`: its size and modification time; both for a recording in a bucket or on a server:
-    its size and ETag; `manifest`: nothing. `fingerprint_cache` stores hashes of contents by size and times, so that
-    files are read once.
+    It is the SHA-256 for `content`, and size and modification time for `metadata`; for both, it is size and ETag if the
+    recording is in a bucket or on a server. For `manifest`, the list is empty. `fingerprint_cache` stores hashes of
+    contents by size and times, so that files are read once.
     """
     if kind == "manifest":
         return []
@@ -86,9 +86,9 @@ def _size_and_time(path: str) -> tuple[int, float] | None:
 
 
 def marks_of_files(paths: Sequence[str], storage_options: StorageOptions) -> list[Any]:
-    """Returns what changes when a file does, without reading the file: its size, with its times or its ETag.
+    """Returns the size of each file, with its times or ETag, which change when the file does; reads no file.
 
-    None if it does not exist, or is not examined, see `_listed`.
+    The value is None if a file does not exist, or is not examined, see `_listed`.
     """
     here = (path for path in paths if not is_remote(path))
     found = _asked(here, lambda path: _mark(path, storage_options) if Path(path).is_file() else None)
@@ -115,7 +115,8 @@ def changed_since(cache: Storage, key: str, fingerprints: Mapping[str, str]) -> 
 def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple[int, str] | None]:
     """Returns size and ETag of each recording in a bucket, from one listing of each bucket.
 
-    None for missing ones, for local files, if listing is not allowed, and for all if there are more than _MOST_LISTED.
+    The value is None for missing and for local files, and for all if there are more than _MOST_LISTED or listing is
+    not allowed.
     Files on web servers and the Hub are requested one by one.
     """
     keys: dict[str, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""The table of data sources, and the data source of a config."""
+"""Lists the data sources, and opens the data source of a config."""
 
 from collections.abc import Callable, Mapping
 

@@ -31,9 +31,9 @@ def read_location(location: str, storage_options: StorageOptions) -> bytes:
     """Returns the content of a file at an absolute path or URL.
 
     Raises:
-        FileNotFoundError: the file or object does not exist.
-        NoAccessError: the bucket does not exist, or access is denied.
-        StorageError: the bucket or the server is not available.
+        FileNotFoundError: The file or object does not exist.
+        NoAccessError: The bucket does not exist, or access is denied.
+        StorageError: The bucket or the server is not available.
     """
     if is_web_url(location):
         return read_web_file(location)
@@ -44,7 +44,7 @@ def read_location(location: str, storage_options: StorageOptions) -> bytes:
 
 
 def read_range(location: str, start: int, length: int, storage_options: StorageOptions) -> bytes:
-    """Returns bytes of a file from `start` on, fewer than `length` only at its end; raises as `read_location`."""
+    """Returns `length` bytes of a file from `start` on, or fewer at its end; raises as `read_location`."""
     if is_web_url(location):
         return read_web_range(location, start, length)
     if not is_url(location):
@@ -95,7 +95,7 @@ def is_file(location: str, storage_options: StorageOptions) -> bool:
 
 def open_url(url: str) -> Any:
     """Opens a path, or a URL that fsspec supports, for reading bytes. Raises OSError if it cannot be read."""
-    # Installed with `datasets`, which a client alone does not have.
+    # Imported here because it is installed with `datasets`, which a client alone does not have.
     import fsspec  # noqa: PLC0415
 
     return fsspec.open(on_this_node(url), "rb").open()
@@ -150,7 +150,7 @@ def _require_bucket(url: str, storage_options: StorageOptions) -> None:
 
 @lru_cache(64)
 def _list_beginning(bucket: str, storage_options: StorageOptions) -> None:
-    """Lists very few names of a bucket, once per bucket; a bucket that may not be listed does exist."""
+    """Lists very few names of a bucket, once per bucket; does not raise if listing is denied, as the bucket exists."""
     open_storage(bucket, storage_options).list_some({"!"})
 
 

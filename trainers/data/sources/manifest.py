@@ -40,7 +40,7 @@ _CHUNK_ROWS = 65_536
 # A name that no column has.
 _NO_COLUMN = "\0"
 
-# Offset and duration are rounded separately.
+# Tolerance of a segment's end, since offset and duration are rounded separately.
 _SEGMENT_SLACK_S = 0.25
 
 _OR_IGNORE = "take the column out, or name it in data.ignore_columns where recordings were cut already"
@@ -110,7 +110,7 @@ class ParsedTable:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The rows that were read.
+    """The rows that were read from manifests.
 
     Attributes:
         location: The file that represents all files in messages; recordings in a bucket are below its folder.
@@ -182,7 +182,7 @@ def join_tables(
             `offset_s` is null if the rows are complete recordings.
 
     Raises:
-        DataError: the tables cannot be used; the message names the line and the fix.
+        DataError: The tables cannot be used; the message names the line and the fix.
     """
     chunks, all_have_ids = [], True
     for table in tables:

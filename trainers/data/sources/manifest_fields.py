@@ -35,13 +35,13 @@ _COMPRESSED = {
 AUDIO_COLUMNS = ("path", "audio", "audio_filepath", "file", "file_name", "wav", "wav_filename")
 # Names of the column of transcripts in these.
 TEXT_COLUMNS = ("text", "sentence", "transcript", "transcription", "wrd", "normalized_text")
-# Extensions of recordings, in any case.
+# Recording extensions; case is ignored.
 _LOSSLESS = ("aif", "aifc", "aiff", "au", "caf", "flac", "sph", "wav")
 AUDIO_ENDINGS = (*_LOSSLESS, "aac", "amr", "m4a", "mka", "mp3", "mp4", "oga", "ogg", "opus", "webm", "wma")
 # Placeholder for the corpus's folder in SpeechBrain's manifests, with the slashes after it.
 DATA_ROOT = re.compile(r"(?:\$\{data_root\}|\$data_root\b|\{data_root\})(/*)")
 
-# Columns that select a part of a recording in other ways: if not read, each row would be the complete recording.
+# Columns that select a part of a recording in other ways; they are refused, since they are not read.
 _GAP = r"[\s_.()\[\]-]*"
 _OF = f"((audio|clip|file|recording|seg|segment|speech|t|time|timestamp|utt|utterance|wav){_GAP})?"
 _UNIT = f"({_GAP}(s|ms|secs?|seconds?|millis|milliseconds?|samples?|frames?))?{_GAP}"
@@ -49,7 +49,7 @@ _BOUNDS = "offset|onset|start|begin|stop|end|[tx]min|[tx]max"
 _CHANNEL = re.compile(rf"{_OF}channel({_GAP}(selector|id|index|number))?", re.IGNORECASE)
 _BOUND = re.compile(rf"{_OF}({_BOUNDS})({_GAP}(times?|timestamp))?{_UNIT}", re.IGNORECASE)
 _LENGTH = re.compile(rf"{_OF}(dur|duration|length|len){_UNIT}", re.IGNORECASE)
-# Halves of surrogate pairs and zeros, which neither a file nor a table can store.
+# Unpaired surrogates and NULs, which neither a file nor a table can store.
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 # Excel's first line of a .csv, which declares the delimiter.
@@ -63,7 +63,7 @@ _UNQUOTED = "if the file has no quotes around fields, set data.quoting to none"
 # One row: the line on which it ends, or its name, and its values in the requested columns, "" for missing ones.
 Row = tuple[int | str, Sequence[str]]
 
-# A cell may be as long as in JSON: Python's limit of 131,072 characters is meant for streaming readers.
+# A field may be as long as in JSON; Python's limit of 131,072 characters is meant for streaming readers.
 csv.field_size_limit(2**31 - 1)
 
 
@@ -100,7 +100,7 @@ def misread_texts(texts: Iterable[str], encoding: str) -> list[tuple[str, str]]:
 def decode(location: str, content: bytes) -> str:
     """Returns the text of a file in UTF-8, with or without a byte order mark.
 
-    Raises DataError if the file has zeros, is compressed, or is not UTF-8; the message names byte and line.
+    Raises DataError if the file is compressed, or (with byte and line) has NUL bytes or is not UTF-8.
     """
     if compression := _compression_of(content):
         raise DataError(f"{location}: {compression}")
@@ -111,8 +111,8 @@ def decode(location: str, content: bytes) -> str:
     if wrong < 0:
         return text
     line = content.count(b"\n", 0, wrong) + 1
-    # UTF-16 without a byte order mark, and blocks lost by a disk, have zeros, which are valid UTF-8.
-    what = "is not UTF-8" if content[wrong] else "is zero, which no text has"
+    # UTF-16 without a byte order mark, and blocks lost by a disk, have NUL bytes, which are valid UTF-8.
+    what = "is not UTF-8" if content[wrong] else "is NUL, which no text has"
     meant = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "what it is"
     raise DataError(f"{location}: byte {wrong} (line {line}) {what}: save it as UTF-8, or set data.encoding to {meant}")
 
@@ -123,7 +123,7 @@ def _compression_of(content: bytes) -> str:
 
 
 def separator_of(text: str, others: str = ";") -> str:
-    """Returns the delimiter of a .csv: spreadsheets write semicolons where the decimal mark is a comma.
+    """Returns the delimiter of a .csv; spreadsheets write semicolons if the decimal mark is a comma.
 
     Excel's first line `sep=;` is used; `others` are possible delimiters in a header without a comma.
     """
@@ -138,7 +138,7 @@ def _first_line(text: str) -> str:
 
 
 def content_as_read(location: str, content: bytes, quoting: Quoting) -> bytes:
-    """Returns bytes that determine the rows of a file: its content and, for a .csv, if quotes are part of its texts."""
+    """Returns bytes that determine the rows of a file: its content and, for a .csv, whether quotes are kept."""
     depends = quoting == "none" and location.lower().endswith(".csv") and b'"' in content
     return content + b"\0quoting: none" if depends else content
 
@@ -165,7 +165,7 @@ def delimited_rows(
         unquoted: The fix for a file without quotes around its fields.
 
     Raises:
-        DataError: a wanted column occurs twice; or, in iteration, a line has more or fewer fields than the header, or a
+        DataError: A wanted column occurs twice; or, in iteration, a line has more or fewer fields than the header, or a
             quote is not closed, or is closed by a quote of another row.
     """
     file = io.StringIO(text, newline="")
@@ -219,7 +219,7 @@ def _checked_rows(
 def _refuse_swallowed_rows(
     location: str, fields: Sequence[str], column: int, delimiter: str, line: int, fix: str
 ) -> None:
-    """Raises DataError for a field with lines that look like rows: stray quotes in two rows enclose other rows.
+    """Raises DataError for a field with lines that look like rows, which stray quotes in two rows then enclose.
 
     The row begins at `line`; its field `column` names its recording.
     """
@@ -316,10 +316,10 @@ def _folded_name(name: str) -> str:
 
 
 def refuse_missing_header(location: str, columns: Collection[str]) -> None:
-    """Raises DataError for a table whose first line names a recording, and is no header."""
+    """Raises DataError for a table whose first line names a recording, so it is not a header."""
     endings = [posixpath.splitext(name.strip())[1].lower().removeprefix(".") for name in columns]
     if location.lower().endswith((".csv", ".tsv")) and not set(endings).isdisjoint(AUDIO_ENDINGS):
-        raise DataError(f"{location}: its first line ({', '.join(columns)}) is no header: add one, e.g. path,text")
+        raise DataError(f"{location}: its first line ({', '.join(columns)}) is not a header: add one, e.g. path,text")
 
 
 def refuse_unread(
@@ -361,7 +361,7 @@ def require_text(names: Sequence[str], values: Sequence[str]) -> None:
     """Raises ValueError for values with characters that JSON can escape, but no table can store."""
     if _NO_TEXT.search("".join(values)):
         name, value = next(each for each in zip(names, values, strict=True) if _NO_TEXT.search(each[1]))
-        raise ValueError(f"{name!r} is {value!r}, which is no text: correct it")
+        raise ValueError(f"{name!r} is {value!r}, which is not text: fix it")
 
 
 def to_seconds(value: str) -> float:

@@ -1,4 +1,4 @@
-"""Data source of manifests, in Rayscribe's format and others: tables of recordings in folders or buckets."""
+"""Data source of manifests in Rayscribe's format and others, which list recordings in folders or buckets."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -145,9 +145,9 @@ def open_manifest(field: str, location: str, rules: TableRules, files: SourceFil
     """Opens the manifest that a config's field names, at an absolute path or URL, or in an archive.
 
     Raises:
-        NotHereError: the manifest is missing, or cannot be read on this machine.
-        DataError: the manifest is wrong.
-        StorageError: the bucket or the server is not available.
+        NotHereError: The manifest is missing, or cannot be read on this machine.
+        DataError: The manifest is wrong.
+        StorageError: The bucket or the server is not available.
     """
     # Signed URLs have secrets in their query, and no file extension there.
     shown = without_password(location) if is_web_url(location) else location
@@ -161,7 +161,7 @@ def open_manifest(field: str, location: str, rules: TableRules, files: SourceFil
         except NotHereError as error:
             raise NotHereError(f"{error}; {_fix(field)}") from None
         if content is None:
-            # A bucket is the same from every machine.
+            # Buckets look the same from all machines.
             kind = DataError if is_remote(location) else NotHereError
             raise kind(f"{shown}: no such file; {_fix(field)}")
         return manifest_of_tables([(shown, content)], rules, files.quoting)
@@ -177,7 +177,7 @@ def manifest_of_tables(
     location = contents[0][0]
     refuse_unsupported(table, location)
     read = [content_as_read(*each, quoting) for each in contents]
-    # For a single table unchanged, so that earlier fingerprints remain valid.
+    # The content of a single table is not hashed, so that earlier fingerprints remain valid.
     content = read[0] if len(read) == 1 else hash_of(*read).encode()
     if ignored := [name for each in tables for name in each.columns if name in rules.ignored_of_wanted]:
         content += f"\0ignored: {ignored}".encode()
@@ -189,7 +189,7 @@ def _fix(field: str) -> str:
 
 
 def with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
-    """Returns the source with its clips' languages; its fingerprint then differs from that of a set without them."""
+    """Returns the source with its clips' languages, which change its fingerprint; without them unless `use_column`."""
     languages = source.table["language"]
     if languages.null_count == len(languages):
         return source
@@ -206,8 +206,8 @@ def _fingerprinted(
     warnings = [*manifest.warnings]
     if is_url(location) and kind != "manifest" and not any(fingerprints):
         warnings.append(
-            f"{location}: its bucket is not listed: where recordings are decides whether it is prepared again, not "
-            "their contents"
+            f"{location}: its bucket cannot be listed, so where recordings are decides whether it is prepared again, "
+            "not their contents"
         )
     # Recordings with the same contents are the same in any folder.
     is_content = kind == "content" and all(isinstance(each, str) for each in fingerprints)

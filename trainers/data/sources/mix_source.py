@@ -1,4 +1,4 @@
-"""Data source `mix:`: several data sources, joined. Each split is the rows of all members that have it."""
+"""Data source `mix:`: several data sources, joined. Each split has the rows of all members that have the split."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Readers of recordings: picklable objects that are sent to the nodes with the rows."""
+"""Reads recordings, by picklable objects that are sent to the nodes with the rows."""
 
 import errno
 import unicodedata
@@ -18,7 +18,7 @@ from trainers.errors import AudioError, NoAccessError, StorageError
 # Values of a row by column.
 Row = Mapping[str, Any]
 
-# Recordings in a bucket that are downloaded at once, and kept until they are decoded.
+# Number of remote recordings that are downloaded in parallel, and kept until they are decoded.
 FETCHED_AHEAD = 16
 # Errors of paths that can never name a file: a file in place of a folder, circular links, too long a name.
 _NO_FILE = (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -31,8 +31,8 @@ class RecordingReader(Protocol):
         """Yields the recording of each row, or the error, in the order of the rows.
 
         Raises:
-            DataError: a file of many recordings is damaged.
-            StorageError: recordings cannot be read now, or not on this node.
+            DataError: A file of many recordings is damaged.
+            StorageError: Recordings cannot be read now, or not on this node.
         """
 
 
@@ -55,7 +55,7 @@ class FileReader:
         return results_in_order(map(self.reading, rows))
 
     def read_missing(self, recordings: Iterable[tuple[Row, bytes | None]]) -> Iterator[bytes | AudioError]:
-        """Yields recordings, of which some are given; reads those that are None."""
+        """Yields the given recordings; reads those that are None from their files."""
         return results_in_order(
             self.reading(row) if known is None else Reading(partial(bytes, known), remote=False)
             for row, known in recordings
@@ -68,7 +68,7 @@ class FileReader:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Takes recordings from a column of the rows, which are sent to the nodes; reads files for rows without one."""
+    """Takes recordings from a column of the rows that are sent to the nodes; reads files for rows without one."""
 
     column: str
     files: FileReader
@@ -123,7 +123,7 @@ def without_location(error: NoAccessError) -> str:
 
 
 def _with_another_spelling(location: str) -> str:
-    """Returns how a path differs from that of a similar existing file: archives made on a Mac have names in NFD."""
+    """Returns how a path differs from that of a similar existing file; archives made on a Mac have names in NFD."""
     folder, _, name = location.rpartition("/")
     others = {f"in Unicode's {form}": unicodedata.normalize(form, location) for form in ("NFC", "NFD")}
     others["without spaces around it"] = f"{folder}/{name.strip()}"

@@ -1,1 +1,1 @@
-"""Adaptation: selection of the trained weights, and adapters."""
+"""Adapts models: selects the weights to train, and adds adapters."""

@@ -1,4 +1,4 @@
-"""The base weights of an adapter: a pretrained model's, by name, or the run's own, stored once.
+"""Identifies and opens the base weights of an adapter: those of a pretrained model, or the run's own.
 
 A run's own base weights are new ones, or those of the checkpoint that it starts from. They are in the folder
 `base-<hash>` next to the checkpoints, which is written once, before the first checkpoint.
@@ -24,13 +24,13 @@ from trainers.storage import Storage
 
 @dataclass(frozen=True)
 class BaseWeightsReference:
-    """Identifies the base weights of an adapter: by a pretrained model's name and revision, or the run's own folder.
+    """Identifies an adapter's base weights by the name and revision of a pretrained model, or by the run's own folder.
 
     Attributes:
         sha256: Hash of the weights, see `fingerprint`.
         folder: Name of the run's own folder, next to the checkpoints.
-        seed: Seed of weights that transformers initializes, since the pretrained files lack them. None: not known.
-        dtype: Their type in memory, to which the files' weights may have been rounded.
+        seed: Seed of weights that transformers initializes, since the pretrained files lack them; None if not known.
+        dtype: Type of the weights in memory, to which those in the files may have been rounded.
     """
 
     sha256: str
@@ -74,18 +74,18 @@ class BaseWeightsReference:
         """Raises DamagedError if a network does not have these weights."""
         if fingerprint(network) != self.sha256:
             raise DamagedError(
-                f"{self.name_or_path or self.folder}: holds other weights than the run began with: put those "
-                "back where they were, or name another run (--set run.name=…)"
+                f"{self.name_or_path or self.folder}: has other weights than the run began with: put those "
+                "back where they were, or use another run name (--set run.name=…)"
             )
 
     def open(self, config: PretrainedConfig, network_class: Any, checkpoint: Path) -> Any:
         """Opens the weights as a network with a checkpoint's config; raises as `from_pretrained` and `check`.
 
-        A run's own weights are next to the checkpoint.
+        The run's own weights are read from the folder next to the checkpoint.
         """
         name = self.name_or_path or str(checkpoint.parent / str(self.folder))
         part = ModelPart(name_or_path=name, revision=self.revision)
-        # The adapter includes a head for another vocabulary.
+        # If the vocabulary differs, the adapter includes the head for it.
         options = {"config": config, "dtype": self.dtype, "ignore_mismatched_sizes": True}
         with torch.random.fork_rng(devices=[]):
             if self.seed is not None:
@@ -104,7 +104,7 @@ def store_own(base: BaseWeightsReference, network: Any, checkpoints: Storage, st
 
 
 def fingerprint(network: Any) -> str:
-    """Returns the SHA-256 of names, shapes and values of a network's weights, without heads, which a run may create."""
+    """Returns the SHA-256 of names, shapes and values of a network's weights, except heads, which a run may create."""
     skipped = tuple(f"{name}." for name in heads(network))
     return hash_of((name, weight) for name, weight in network.named_parameters() if not name.startswith(skipped))
 

@@ -1,4 +1,4 @@
-"""LoRA by peft: an adapter on a network's weights, stored without them, and merged into them at the end."""
+"""Adds a LoRA adapter to a network with peft, stores it without the network's weights, and merges it into them."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ from trainers.run_folder.checkpoints import BASE, TRAINING_STATE
 
 # peft's file names.
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# Folder of the adapter in a merged model; in the model's own folder, transformers would apply the adapter again.
+# Subfolder of the adapter in a merged model; in the model's own folder, transformers would apply it again.
 ADAPTER = "adapter"
 
 
@@ -55,7 +55,7 @@ class Adapter:
 
     @classmethod
     def opened(cls, folder: Path) -> "Adapter":
-        """Opens a checkpoint: the base weights with its adapter; raises as `BaseWeightsReference.open` and `load`."""
+        """Opens a checkpoint's base weights with its adapter; raises as `BaseWeightsReference.open` and `load`."""
         base = BaseWeightsReference.of_checkpoint(folder)
         config = AutoConfig.from_pretrained(folder)
         network = base.open(config, family_of_folder(folder).auto_class(config), folder)
@@ -74,10 +74,10 @@ class Adapter:
         self._base.write(folder)
 
     def load(self, folder: Path) -> None:
-        """Loads the adapter of a checkpoint; raises DamagedError if its weights have other names than this one's."""
+        """Loads the adapter of a checkpoint; raises DamagedError if the names of its weights differ."""
         weights = load_file(folder / ADAPTER_WEIGHTS)
         if set(weights) != set(self._weights()):
-            raise DamagedError(f"{folder / ADAPTER_WEIGHTS}: holds other weights than its config says; name another")
+            raise DamagedError(f"{folder / ADAPTER_WEIGHTS}: has other weights than its config says; use another")
         set_peft_model_state_dict(self._peft, weights)
 
     def merged(self) -> Any:
@@ -96,7 +96,7 @@ def holds_adapter(folder: Path) -> bool:
 
 
 def merge_folder(folder: Path) -> Path:
-    """Returns a folder that `from_pretrained` opens: the checkpoint, or for an adapter's, a merged one next to it.
+    """Returns a folder that `from_pretrained` opens: the checkpoint, or for an adapter's, a merged model next to it.
 
     Raises as `Adapter.opened`.
     """

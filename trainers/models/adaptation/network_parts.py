@@ -1,4 +1,4 @@
-"""The parts of a network by name: its family assigns modules to parts, and every weight is in exactly one part."""
+"""Names the parts of a network: its family assigns modules to parts, and every weight is in exactly one part."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,12 +21,12 @@ def check_parts(network: Any, parts: Parts) -> None:
     weights = [name for name, _ in network.named_parameters()]
     modules = [module for names in parts.values() for module in names]
     if empty := [module for module in modules if not any(is_below(name, module) for name in weights)]:
-        raise ConfigError(f"{kind}: its family names the module {empty[0]}, which has no weights there")
+        raise ConfigError(f"{kind}: its family names the module {empty[0]}, which has no weights in it")
     for name in weights:
         found = [module for module in modules if is_below(name, module)]
         if len(found) != 1:
-            of = f"of {' and of '.join(found)}" if found else "of no part"
-            raise ConfigError(f"{kind}: its family must name the part that {name} is of, which is {of}")
+            of = f"in {' and in '.join(found)}" if found else "in none"
+            raise ConfigError(f"{kind}: its family must assign {name} to one part, but it is {of}")
 
 
 def encoder_decoder_parts(network: Any) -> dict[str, list[str]]:
@@ -34,7 +34,7 @@ def encoder_decoder_parts(network: Any) -> dict[str, list[str]]:
     encoder, decoder = (_name_of(network, side) for side in (network.get_encoder(), network.get_decoder()))
     layer = network.get_output_embeddings()
     output = _name_of(network, layer) if layer is not None else decoder
-    # An output layer that shares the embeddings' weights has none of its own.
+    # An output layer that shares the embeddings' weights has no weights of its own.
     has_own = any(is_below(name, output) and not is_below(name, decoder) for name, _ in network.named_parameters())
     return {ENCODER: [encoder], DECODER: [decoder, output] if has_own else [decoder]}
 

@@ -31,7 +31,7 @@ INSTEAD = ("intermediate_dense", "output_dense")
 
 
 def train_only(network: Any, part: AdaptPart) -> None:
-    """Freezes every weight of a network that the method does not train; weights that are frozen already stay so."""
+    """Freezes every weight of a network that the method does not train; frozen weights stay frozen."""
     names = trained_names(network, part)
     for name, weight in network.named_parameters():
         weight.requires_grad_(weight.requires_grad and name in names)
@@ -59,7 +59,7 @@ def trained_names(network: Any, part: AdaptPart) -> frozenset[str]:
         found = "all" if names else "none"
         raise ConfigError(
             f"adapt.method {part.method} would train {found} of the weights of {network.config.model_type}, which has "
-            f"the parts {', '.join(parts)}: take another method"
+            f"the parts {', '.join(parts)}: use another method"
         )
     return names
 
@@ -78,7 +78,7 @@ def count(network: Any) -> tuple[int, int]:
 
 
 def heads(network: Any) -> Sequence[str]:
-    """Returns the names of separate output layers, which every method trains: a run may create them."""
+    """Returns the names of separate output layers, which every method trains, since a run may create them."""
     return parts_of(network).get(HEAD, ())
 
 
@@ -94,7 +94,7 @@ def _decoder_without_cross_attention(network: Any, parts: Parts) -> list[str]:
     if len(chosen) == len(names):
         raise ConfigError(
             f"adapt.method decoder_only: no cross-attention is found in the decoder of {kind}; "
-            "take freeze_encoder, which trains the complete decoder"
+            "use freeze_encoder, which trains the complete decoder"
         )
     return chosen
 
@@ -111,7 +111,7 @@ def _last_layers(network: Any, parts: Parts, n: int) -> list[str]:
 def _layers(network: Any, side: str) -> tuple[str, int]:
     found = [(name, module) for name, module in stacks(network) if is_below(name, side)]
     if not found:
-        raise ConfigError(f"adapt.method last_n_layers: no list of layers is found in {side}; take another method")
+        raise ConfigError(f"adapt.method last_n_layers: no list of layers is found in {side}; use another method")
     name, module = max(found, key=lambda stack: sum(weight.numel() for weight in stack[1].parameters()))
     return name, len(module)
 
@@ -120,7 +120,7 @@ def stacks(network: Any) -> Iterator[tuple[str, torch.nn.ModuleList]]:
     """Yields names and lists of the layers of encoders and decoders."""
     for name, module in network.named_modules():
         steps = name.split(".")
-        # Within layers there are lists of other modules.
+        # Lists within layers are of other modules.
         if isinstance(module, torch.nn.ModuleList) and steps[-1] in _LAYERS and not any(map(str.isdigit, steps)):
             yield name, module
 
@@ -129,7 +129,7 @@ def target_modules(network: Any, wanted: Sequence[str] | None) -> list[str]:
     """Returns suffixes of the names of linear layers that get an adapter; by default, all projections of attentions.
 
     Raises:
-        ConfigError: a name matches no linear layer, or one whose adapter would have no effect or could not be merged.
+        ConfigError: A name matches no linear layer, or one whose adapter would have no effect or could not be merged.
     """
     kind, layers = network.config.model_type, list(linear_layers(network))
     if wanted is None:
@@ -144,13 +144,13 @@ def target_modules(network: Any, wanted: Sequence[str] | None) -> list[str]:
     for name in wanted:
         if not (matched := _ending(layers, name)):
             raise ConfigError(
-                f"adapt.target_modules: {name} is the end of no linear layer's name in {kind}: name some of "
+                f"adapt.target_modules: no linear layer of {kind} has a name that ends with {name}: name some of "
                 f"{_last_steps(layers)}"
             )
         if any(layer.rpartition(".")[2] in NOT_CALLED.get(kind, ()) for layer in matched):
             raise ConfigError(
                 f"adapt.target_modules: {name}: the attention of {kind} never calls this layer, so that an adapter "
-                f"there has no effect: name others, e.g. {', '.join(INSTEAD)}"
+                f"there has no effect: use others, e.g. {', '.join(INSTEAD)}"
             )
         if shared := [layer for layer in matched if f"{layer}.weight" in (network._tied_weights_keys or {})]:
             raise ConfigError(
@@ -174,7 +174,7 @@ def _last_steps(layers: Sequence[str]) -> str:
 
 
 def skeleton(config: PretrainedConfig, family: Family[Any]) -> Any:
-    """Returns the network of a config with weights that have shapes but no values: without memory or download."""
+    """Returns the network of a config whose weights have shapes but no values, which needs no memory or download."""
     with torch.device("meta"):
         return family.auto_class(config).from_config(config)
 

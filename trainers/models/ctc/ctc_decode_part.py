@@ -1,4 +1,4 @@
-"""The decode part of a CTC model's config: how its outputs become hypotheses. Imports no torch."""
+"""Defines the decode part of a CTC model's config: how outputs become hypotheses. Imports no torch."""
 
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -8,12 +8,12 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.part import Location, ModelLocation, Positive, PositiveFloat, rule
 
-# Fields that have no effect unless the field that is the key is set.
+# For each field, those that have no effect unless it is set.
 _FIELDS_OF = {"lm": ("lm_weight", "lm_unit"), "rescoring_model": ("rescoring_weight",)}
 
 
 class Weights(NamedTuple):
-    """Weights of a hypothesis's scores, natural logarithms, relative to the acoustic one; `word` is added for each."""
+    """Weights of a hypothesis's scores (natural logarithms) relative to the acoustic one; `word` is added per word."""
 
     lm: float = 0.0
     word: float = 0.0
@@ -21,7 +21,7 @@ class Weights(NamedTuple):
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key: the least weights first."""
+        """Sort key, in which smaller weights come first."""
         return self.lm, self.rescoring, abs(self.word), self.word
 
     def to_json_dict(self) -> dict[str, float]:
@@ -47,7 +47,7 @@ NotNegativeChoices = Annotated[
 class CtcDecodePart(DecodePart):
     """Decoding of a CTC model for final scores; scores during training use the best path.
 
-    If a weight has several values, the best on the validation set is chosen, never by another set.
+    If a weight has several values, the best on the validation set, and on no other, is used.
     """
 
     decoder: ClassVar[str | None] = f"{__package__}.decoding.beam_decoder:BeamDecoder"
@@ -75,8 +75,8 @@ class CtcDecodePart(DecodePart):
     )
     lm_unit: Literal["words", "tokens"] = Field(
         "words",
-        description="What lm is of. words: of a binary, lexicon says which. tokens: of the model's tokens, as its "
-        "vocabulary writes them; hypotheses are any text.",
+        description="Units of lm. words: for a KenLM binary, lexicon lists them. tokens: the model's tokens, as its "
+        "vocabulary writes them; hypotheses may be any text.",
     )
     rescoring_model: ModelLocation | None = Field(
         None,
@@ -88,7 +88,7 @@ class CtcDecodePart(DecodePart):
     )
     word_score: Choices = Field(
         [-1.0, 0.0, 1.0, 2.0],
-        description="lexicon, lm, rescoring_model: added for each word; one, or several to choose from.",
+        description="lexicon, lm, rescoring_model: score added for each word, or several to choose from.",
     )
     rescoring_weight: NotNegativeChoices = Field(
         [0.0, 0.25, 0.5, 1.0], description="rescoring_model: weight of its logarithm, or several to choose from."

@@ -1,4 +1,4 @@
-"""The CTC family: processors with a vocabulary from the training text or pretrained weights, labels and limits."""
+"""Defines the CTC family: its processors, whose vocabulary is learned or pretrained, its labels and its limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from trainers.models.tokenizer_processor import (
     tokenizer_fingerprint,
 )
 
-# Attention over 6,000 frames of 20 ms.
+# The attention is then over 6,000 frames of 20 ms.
 CONTEXT_S = 120.0
 # In SeamlessM4TFeatureExtractor, two mel frames are one input of the model.
 MEL_INPUT = Convolution(kernel=2, stride=2)
@@ -67,7 +67,7 @@ class CtcFamily(Family[CtcPart]):
         return {ENCODER: [network.base_model_prefix], HEAD: ["lm_head"]}
 
     def learns_processor(self, model: CtcPart) -> bool:
-        """Returns True unless pretrained weights keep their own vocabulary, by default if they have an output layer."""
+        """Returns False if pretrained weights keep their vocabulary, as by default if they have an output layer."""
         if model.init == "scratch" or model.vocabulary_file is not None or model.vocabulary in ("characters", "bpe"):
             return True
         return model.vocabulary != "own" and not _has_head(model)
@@ -138,7 +138,7 @@ class CtcFamily(Family[CtcPart]):
         return ids
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
-        """Returns a message about characters outside the vocabulary, and thus in no hypothesis; None if none."""
+        """Returns a message about characters outside the vocabulary, which no hypothesis has; None if there is none."""
         unknown, count, total = unknown_characters(processor.tokenizer, texts)
         if not unknown:
             return None

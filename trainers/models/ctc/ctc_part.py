@@ -1,4 +1,4 @@
-"""The model part of a CTC model's config. Imports no torch."""
+"""Defines the model part of a CTC model's config. Imports no torch."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -9,7 +9,7 @@ from trainers.config.parts.model_part import Dropout, NewModelPart
 from trainers.config.parts.part import Positive, refuse_url, rule
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 
-# The file is read together with the recipe.
+# No URL, since it is read with the recipe.
 VocabularyFile = Annotated[str, AfterValidator(lambda file: refuse_url(file, "a file on a disk: copy it there"))]
 CtcArchitecture = Literal["wav2vec2", "hubert", "wavlm", "wav2vec2-bert", "data2vec-audio"]
 
@@ -51,8 +51,8 @@ class CtcPart(NewModelPart):
     final_dropout: Dropout | None = Field(None, description="Dropout before the output layer. null: the model's own.")
     layerdrop: Dropout | None = Field(
         None,
-        description="How often a layer is skipped in training. null: 0. With weights that "
-        "are sharded (ZeRO-3, FSDP2) it can only be 0, as ranks must agree on it.",
+        description="Probability that a layer is skipped in training. null: 0. With sharded "
+        "weights (ZeRO-3, FSDP2) it must be 0, since ranks must run the same layers.",
     )
     freeze_feature_encoder: bool | None = Field(
         None, description="Do not train the convolutions over samples. null: not those of pretrained weights."
@@ -60,7 +60,7 @@ class CtcPart(NewModelPart):
     feature_encoder_dim: Positive = Field(64, description="scratch: channels of the convolutions over samples.")
     feat_extract_norm: Literal["group", "layer"] = Field(
         "layer",
-        description="scratch: norm of these convolutions; a group norm sees padding, and is scored without.",
+        description="scratch: norm of these convolutions; with group, outputs depend on padding, so scoring has none.",
     )
     ctc_loss_reduction: Literal["mean", "sum"] = Field(
         "mean",

@@ -1,4 +1,4 @@
-"""A CTC model: its loss counts each clip's frames without padding; the best path or a beam search decodes it."""
+"""Runs a CTC model: its loss is over each clip's frames without padding; the best path or a beam search decodes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ class CtcRecognizer(Recognizer):
         options = network_options(model)
         config = AutoConfig.from_pretrained(description) if description is not None else None
         if config is None:
-            # A given tokenizer for weights without a head is opened as their own.
+            # Weights without a head get one for a tokenizer that the config names.
             new_head = model.tokenizer_name is not None or model.vocabulary == "own"
             options |= regularization(model)
             network = weights_from_pretrained(model, AutoModelForCTC, new_head=new_head, **options)
@@ -99,7 +99,7 @@ class CtcRecognizer(Recognizer):
         sizes = labels.ne(IGNORED_LABEL).sum(dim=-1)
         if self.model.config.ctc_loss_reduction == "mean":
             losses = losses / sizes.clamp(min=1)
-        # The best path of a filler row would be all blanks, and has a cost.
+        # A filler row without labels would add the cost of all blanks.
         total = losses.masked_fill(sizes == 0, 0.0).sum()
         return total / (self.counted_labels(labels).ne(IGNORED_LABEL).sum() if count is None else count)
 
@@ -109,7 +109,7 @@ class CtcRecognizer(Recognizer):
     ) -> list[Recognition]:
         """Returns the best path of each clip, or the result of a search.
 
-        `avg_logprob` is a mean over the clip's outputs: of ln p(symbol) along the best path; for a beam search, of
+        `avg_logprob` is per output of the clip: the mean of ln p(symbol) along the best path, or for a beam search
         ln p(labels | utterance), summed over the alignments that the beam has kept, without language models.
         """
         device, audible = self.model.device, self._frames(inputs[LENGTHS]) > 0
@@ -129,11 +129,11 @@ class CtcRecognizer(Recognizer):
         return [self._with_words(*each) for each in zip(found, own, strict=True)] if decoding.word_times else found
 
     def _with_words(self, item: Recognition, logprobs: torch.Tensor) -> Recognition:
-        """Adds the times of words, by the most likely alignment to the clip's unpadded outputs, (T, V)."""
+        """Adds word timestamps, by the most likely alignment to the clip's unpadded outputs, (T, V)."""
         frames = self.limits.frames
-        assert frames is not None, "it gives an output for each of them"
+        assert frames is not None, "a CTC model has an output for each frame"
         words = item.text.split()
-        # The tokens of each word are those that it adds, including a space before it.
+        # The tokens of a word are those that it adds to the text before it, including a space.
         lengths = [len(ids) for ids in self.encode_labels([" ".join(words[:end]) for end in range(len(words) + 1)])]
         (labels,) = self.encode_labels([" ".join(words)])
         spans = align(logprobs.cpu().numpy(), labels, self.model.config.pad_token_id)
@@ -152,7 +152,7 @@ class CtcRecognizer(Recognizer):
     def _among(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], audible: torch.Tensor, how: Decoding
     ) -> list[Recognition]:
-        """Recognizes a batch with clips too short for an output, which get the empty hypothesis and a loss of 0."""
+        """Recognizes a batch in which clips too short for an output get an empty hypothesis and a loss of 0."""
         rows = torch.nonzero(audible).flatten().tolist()
         others = ("",) * (len(how.search.settings) - 1) if how.search is not None else ()
         best_path = None if how.search is None else ""
@@ -167,7 +167,7 @@ class CtcRecognizer(Recognizer):
 
     def open_search(self, part: CtcDecodePart, storage_options: StorageOptions, session: Session) -> Searcher:
         try:
-            # Imported lazily: requires an optional package.
+            # Imported here because it requires an optional package.
             from trainers.models.ctc.decoding.beam_search import BeamSearch, CausalScorer  # noqa: PLC0415
         except ImportError as error:
             raise ConfigError(f"{BEAM_SEARCH.problem}: {error}") from error
@@ -214,22 +214,22 @@ def _searched(logprobs: torch.Tensor, best_path: Recognition, search: Search, nb
 
 def pad_labels(labels: Sequence[Sequence[int]], samples: Sequence[int] = ()) -> dict[str, torch.Tensor]:
     """Returns int64 labels (B, L), L at least 1, padded with -100; a `LabelCollator`."""
-    # The additional row has length 1.
+    # The additional row of length 1 makes L at least 1.
     return {"labels": padded([*labels, [IGNORED_LABEL]])[:-1]}
 
 
 def align(logprobs: npt.NDArray[np.float32], labels: Sequence[int], blank: int) -> list[tuple[int, int]]:
-    """Returns first output and end of each label, by Viterbi's algorithm over labels and blanks.
+    """Returns the first output of each label and the end of its outputs, by Viterbi's algorithm over labels and blanks.
 
     For the labels of the best path, the result is the best path itself.
 
     Args:
         logprobs: Log-softmax of one utterance's outputs, (T, V).
-        labels: The L labels to align. If T is too short for them, outputs are divided evenly among them.
+        labels: The L labels to align. If T is too short, outputs are divided evenly among the labels.
         blank: The blank label.
     """
     outputs, count = len(logprobs), len(labels)
-    # Blank, label, blank, …, label, blank: the states of Graves et al. (2006), section 4.1.
+    # The states of Graves et al. (2006), section 4.1: blank, label, blank, …, label, blank.
     states = np.full(2 * count + 1, blank)
     states[1::2] = labels
     # A blank between two labels may be left out, unless they are equal.
@@ -258,11 +258,12 @@ def align(logprobs: npt.NDArray[np.float32], labels: Sequence[int], blank: int) 
 
 
 class SampleConvolution(torch.nn.Conv1d):
-    """A Conv1d without padding, groups and dilation; the plain implementation except in float32 on a CPU.
+    """A Conv1d without padding, groups and dilation that is faster in float32 on a CPU, and torch's own elsewhere.
 
     oneDNN requires channels first, and the layer norms between two convolutions channels last, so that a third of a
-    training step of wav2vec2 goes into other layouts. Here channels are last: a convolution is the sum of one matrix
-    product for each `stride` of its taps, whose left side is a view of the input. Results are equal up to rounding.
+    training step of wav2vec2 is spent on changing layouts. Here channels are last: a convolution is the sum of one
+    matrix product for each `stride` of its taps, whose left side is a view of the input. Results are equal except for
+    rounding.
     """
 
     @classmethod
@@ -296,7 +297,7 @@ class SampleConvolution(torch.nn.Conv1d):
 
 
 def with_sample_convolutions(network: Any) -> None:
-    """Replaces a network's convolutions over samples that are followed by a layer norm."""
+    """Replaces those convolutions over samples of a network that are followed by a layer norm."""
     for layer in getattr(getattr(network.base_model, "feature_extractor", None), "conv_layers", ()):
         is_plain = not isinstance(layer.conv, SampleConvolution)
         if is_plain and isinstance(getattr(layer, "layer_norm", None), torch.nn.LayerNorm):

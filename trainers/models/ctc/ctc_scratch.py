@@ -23,26 +23,26 @@ from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.tokenizer_processor import learned_bpe
 
-# First layers as in the released models: one output per 320 samples.
+# The first layers are as in the released models, with one output per 320 samples.
 CONV_KERNELS, CONV_STRIDES = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
-# Kernel of positional convolutions, frames: smaller than the released models' 128, since utterances are short.
+# Kernel of positional convolutions in frames; smaller than the released models' 128, since utterances are short.
 POSITION_KERNEL, POSITION_GROUPS = 32, 4
 SPECIAL = ("word_delimiter_token", "unk_token", "pad_token")
-# data2vec-audio has several such layers.
+# data2vec-audio has several layers of positional convolutions.
 POSITION_LAYERS = 5
 
 
 def new_tokenizer(texts: Sequence[str], model: CtcPart) -> Any:
-    """Returns the tokenizer of a config: its vocabulary is given, or learned from the training set's transcripts.
+    """Returns the tokenizer of a config, with a given vocabulary, or one learned from the training set's transcripts.
 
     Raises:
-        ConfigError: a given vocabulary cannot be read, or lacks a special token; or a special token is in the text.
+        ConfigError: A given vocabulary cannot be read, or lacks a special token; or a special token is in the text.
     """
     for name in SPECIAL:
         token = getattr(model, name)
         if any(token in text for text in texts):
             raise ConfigError(
-                f"model.{name} is {token}, which the training text has, too: take another, or remove it from the text "
+                f"model.{name} is {token}, which the training text has, too: use another, or remove it from the text "
                 "(data.chars_to_ignore)"
             )
     if model.vocabulary == "bpe":
@@ -104,7 +104,7 @@ def processor_of(extractor: Any, tokenizer: Any) -> Any:
 
 
 def new_config(model: CtcPart, tokenizer: Any) -> Any:
-    """Returns the config of a new model, from sizes."""
+    """Returns the config of a new model of the sizes in the model part."""
     sizes = {
         "hidden_size": model.d_model,
         "num_hidden_layers": model.encoder_layers,
@@ -169,13 +169,13 @@ def refuse_other_vocabulary(tokenizer: Any, model: CtcPart) -> None:
         other.append(f"model.vocabulary {model.vocabulary}")
     if other:
         raise ConfigError(
-            f"run.resume: the checkpoint has another vocabulary than {' and '.join(other)}, and weights for no other: "
+            f"run.resume: the vocabulary of the checkpoint, to which its weights belong, is not {' and '.join(other)}: "
             "remove it"
         )
 
 
 def unknown_characters(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str], int, int]:
-    """Returns the characters of texts that are not in a vocabulary, most frequent first; none for BPE of bytes.
+    """Returns the characters of texts that are not in a vocabulary, most frequent first; empty for BPE of bytes.
 
     Also returns their number of occurrences, and the total number of characters.
     """

@@ -1,6 +1,6 @@
-"""The family of encoder-decoder models other than Whisper, whose processors, labels and limits are pretrained.
+"""Defines the family of encoder-decoder models other than Whisper, whose processors are pretrained.
 
-A new one begins with a pretrained speech encoder and a pretrained text decoder (`join`).
+A new model begins with a pretrained speech encoder and a pretrained text decoder (`join`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainers.models.pretrained import (
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.tokenizer_processor import refuse_other_rate, refuse_tokens_beyond, tokenizer_fingerprint
 
-# Limits attention to the outputs of two minutes.
+# Limits attention to the outputs of two minutes of audio.
 CONTEXT_S = 120.0
 # Maximum number of label tokens for a decoder whose config has no number of positions.
 LABEL_TOKENS = 1024
@@ -51,7 +51,7 @@ class Seq2SeqProcessor:
         end_id: Last token of each label.
         pad_id: Padding of shorter labels.
         language_id: The token of the language, the first of each label, with which hypotheses are forced to begin.
-            None: the tokenizer has no such tokens.
+            None if the tokenizer has no such tokens.
     """
 
     feature_extractor: Any
@@ -85,7 +85,7 @@ def processor_of(name_or_path: str | Path, revision: str, config: Any, language:
 def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> int | None:
     """Makes a tokenizer with language tokens (multilingual Speech2Text) begin labels with one, and returns its id.
 
-    None for a tokenizer without such tokens, which can write any language.
+    Returns None for a tokenizer without such tokens, which can write any language.
     """
     if getattr(tokenizer, "lang_codes", None) is None:
         return None
@@ -116,7 +116,7 @@ def _id_of(config: Any, name: str, origin: str) -> int:
 def _least_samples(config: Any, extractor: Any) -> int:
     """Returns the number of samples of the shortest clip that has an output."""
     if extractor.model_input_names[0] == "input_features":
-        # The variance over frames, used in normalization, requires two.
+        # The variance over frames, used in normalization, requires two frames.
         return MEL_WINDOW.kernel + MEL_WINDOW.stride
     if config.model_type == "moonshine":
         return FrameCount(MOONSHINE_LAYERS).least_samples
@@ -126,7 +126,7 @@ def _least_samples(config: Any, extractor: Any) -> int:
 
 
 class Seq2SeqFamily(Family[Seq2SeqPart]):
-    """Models of AutoModelForSpeechSeq2Seq that need no inputs besides the usual ones."""
+    """Models of AutoModelForSpeechSeq2Seq that need no additional inputs."""
 
     name = "seq2seq"
     model_types: tuple[str, ...] = ("speech_to_text", "speech-encoder-decoder", "moonshine")
@@ -216,7 +216,7 @@ def join(encoder: Path, decoder: Path, tokenizer: Any, folder: Path, *, weights:
         parts = AutoConfig.from_pretrained(encoder, trust_remote_code=False), wanted
         config = SpeechEncoderDecoderConfig.from_encoder_decoder_configs(*parts, tie_word_embeddings=False)
     for part in (config.encoder, config.decoder):
-        # The path is that of a folder on this node, and would be saved with the model.
+        # This path of a folder on this node would be saved with the model.
         part._name_or_path = ""
     config.architectures = ["SpeechEncoderDecoderModel"]
     config.update(ids)
@@ -224,7 +224,7 @@ def join(encoder: Path, decoder: Path, tokenizer: Any, folder: Path, *, weights:
 
 
 def _join_weights(encoder: Path, decoder: Path, wanted: Any, folder: Path, seed: int) -> None:
-    # Imported lazily: the description alone needs no torch.
+    # Imported here because the description alone needs no torch.
     import torch  # noqa: PLC0415
     from transformers import GenerationConfig, SpeechEncoderDecoderModel  # noqa: PLC0415
 
@@ -240,7 +240,7 @@ def _join_weights(encoder: Path, decoder: Path, wanted: Any, folder: Path, seed:
 
 
 def _tokens(decoder: Any, tokenizer: Any) -> dict[str, Any]:
-    """Returns the tokens around a text: the decoder's own, else the first and last ones of its tokenizer."""
+    """Returns the tokens around a text: the decoder's own, else the first and last tokens of its tokenizer."""
     start = (
         decoder.decoder_start_token_id if hasattr(decoder, "decoder_start_token_id") else None,
         decoder.bos_token_id,

@@ -1,4 +1,4 @@
-"""The model part of the config of an encoder-decoder model other than Whisper. Imports no torch."""
+"""Defines the model part for encoder-decoder models other than Whisper. Imports no torch."""
 
 from typing import ClassVar, Self
 
@@ -20,7 +20,7 @@ class Seq2SeqPart(ModelPart):
     encoder: SourceText | None = Field(
         None,
         description="pretrained: an encoder of speech, such as facebook/wav2vec2-base, that begins a new model with "
-        "decoder. Written as name_or_path, which it is instead of. null: name_or_path is a complete model.",
+        "decoder. Written as name_or_path, which must then be null. null: name_or_path is a complete model.",
     )
     decoder: SourceText | None = Field(
         None, description="pretrained: a decoder of text for encoder, such as gpt2. Written as name_or_path."

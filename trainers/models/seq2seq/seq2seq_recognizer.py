@@ -1,4 +1,4 @@
-"""An encoder-decoder model for training and scoring, decoded by transformers' own `generate`."""
+"""Runs an encoder-decoder model for training and scoring; transformers' own `generate` decodes it."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -52,14 +52,14 @@ class Seq2SeqRecognizer(Recognizer):
         seed: int,
         weights: Path | None,
     ) -> "Seq2SeqRecognizer":
-        """Loads the weights of a checkpoint or the config's; the description has nothing in addition."""
+        """Loads the weights of a checkpoint or the config's; the description is not needed."""
         options = network_options(model)
         if weights is not None:
             network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
         else:
             network = weights_from_pretrained(model, AutoModelForSpeechSeq2Seq, **options)
             for config in (network.config, getattr(network.config, "encoder", None)):
-                # Settings of a wav2vec2 encoder that no field of the config has.
+                # Turned off, since the model part has no fields for these settings of a wav2vec2 encoder.
                 for name, off in (("layerdrop", 0.0), ("apply_spec_augment", False)):
                     if hasattr(config, name):
                         setattr(config, name, off)

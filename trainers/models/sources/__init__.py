@@ -1,1 +1,1 @@
-"""Sources of models: resolves the names in a recipe to local folders that transformers opens."""
+"""Resolves the sources of models in a recipe to local folders that transformers opens."""

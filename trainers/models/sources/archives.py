@@ -1,4 +1,4 @@
-"""Unpacks zip or tar archives of a model folder from anywhere, without trust in their names and sizes.
+"""Unpacks zip or tar archives of a model folder without trusting the names and sizes in them.
 
 Only the files needed to open a model are written, each under its base name in one folder.
 """
@@ -50,7 +50,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Member:
-    """A file in an archive: its path there, the size that it claims, and a function that opens it."""
+    """A file in an archive: its path there, its declared size, and a function that opens it."""
 
     path: PurePosixPath
     size_bytes: int
@@ -84,9 +84,9 @@ def unpack_model(file: Path, target: Path, origin: str, *, allow_pickle: bool) -
     """Writes the files of the single model in an archive into a folder.
 
     Raises:
-        ConfigError: a member is not a regular file below the archive's root, or claims too large a size; there is no
-            model, or more than one; or the weights are pickled, which is not allowed.
-        StorageError: the archive is cut or damaged, or the disk has no room for the files.
+        ConfigError: A member is not a regular file below the root, or declares too large a size; there is not exactly
+            one model; or its weights are pickled without permission.
+        StorageError: The archive is truncated or damaged, or the disk is full.
     """
     try:
         with _members(file, origin) as members:
@@ -98,7 +98,7 @@ def unpack_model(file: Path, target: Path, origin: str, *, allow_pickle: bool) -
         raise StorageError(str(error)) from error
     except _UNREADABLE as error:
         reason = str(error) or type(error).__name__
-        raise StorageError(f"{origin}: cannot be unpacked; it is cut or damaged ({reason}): copy it again") from error
+        raise StorageError(f"{origin}: cannot be unpacked; truncated or damaged ({reason}): copy it again") from error
 
 
 def _chosen(members: list[Member], origin: str, *, allow_pickle: bool) -> list[Member]:
@@ -107,7 +107,7 @@ def _chosen(members: list[Member], origin: str, *, allow_pickle: bool) -> list[M
         {member.path.parent for member in members if member.path.name == CONFIG}, key=lambda each: each.parts
     )
     if not homes:
-        raise ConfigError(f"{origin}: holds no {CONFIG}, so it is no archive of a model folder")
+        raise ConfigError(f"{origin}: holds no {CONFIG}, so it is not an archive of a model folder")
     home = min(homes, key=lambda each: len(each.parts))
     if others := [str(each) for each in homes if len(each.parts) == len(home.parts) and each != home]:
         raise ConfigError(f"{origin}: holds several models ({home}, {others[0]}): make an archive of one")
@@ -119,7 +119,7 @@ def _chosen(members: list[Member], origin: str, *, allow_pickle: bool) -> list[M
             f"than {MAX_DESCRIPTION_BYTES}: make an archive of the model folder alone"
         )
     names = {*described, *weight_files(inside, origin, allow_pickle=allow_pickle)}
-    # In the order of the archive: seeking back in a compressed one means reading it again.
+    # In the order of the archive, since seeking back in a compressed archive means reading it again.
     return [member for name, member in inside.items() if name in names]
 
 
@@ -145,7 +145,7 @@ def _members(file: Path, origin: str) -> Iterator[list[Member]]:
 def _check_zip(archive: zipfile.ZipFile) -> None:
     """Raises BadZipFile if a member's name or checksum differs from the directory's, or the zip has other data.
 
-    All members are read: one whose name was damaged in the directory would not be recognized as a file of a model.
+    All members are read, since one whose name is damaged in the directory would not be recognized as a model's file.
     """
     if (name := archive.testzip()) is not None:
         raise zipfile.BadZipFile(f"Bad CRC-32 or name of {name}")
@@ -153,7 +153,7 @@ def _check_zip(archive: zipfile.ZipFile) -> None:
     archive.fp.seek(-len(archive.comment) - _END_OF_ZIP_BYTES, io.SEEK_END)
     end = archive.fp.read(_END_OF_ZIP_BYTES)
     if not end.startswith(_END_OF_ZIP):
-        raise zipfile.BadZipFile("something is behind the zip")
+        raise zipfile.BadZipFile("there is data after the zip")
     # With a wrong length, the directory would be read without some entries.
     (count,) = struct.unpack_from("<H", end, _COUNT_OFFSET)
     if count not in (len(archive.infolist()), _COUNTED_ELSEWHERE):
@@ -161,12 +161,12 @@ def _check_zip(archive: zipfile.ZipFile) -> None:
     place, gaps = 0, _NO_GAP
     for item in sorted(archive.infolist(), key=lambda item: item.header_offset):
         if item.header_offset - place not in gaps:
-            raise zipfile.BadZipFile(f"something is in front of {item.filename}")
+            raise zipfile.BadZipFile(f"there is data before {item.filename}")
         archive.fp.seek(item.header_offset + _LENGTHS_OFFSET)
         place = item.header_offset + _HEADER_BYTES + sum(struct.unpack("<HH", archive.fp.read(4))) + item.compress_size
         gaps = _DESCRIPTORS_BYTES if item.flag_bits & _HAS_DESCRIPTOR else _NO_GAP
     if archive.start_dir - place not in gaps:
-        raise zipfile.BadZipFile("something is in front of its directory")
+        raise zipfile.BadZipFile("there is data before its directory")
 
 
 def _checked(members: Iterator[Member], origin: str) -> Iterator[Member]:
@@ -194,7 +194,7 @@ def _path(name: str, origin: str) -> PurePosixPath:
 
 
 def _refuse_special(name: str, origin: str) -> None:
-    raise ConfigError(f"{origin}: holds {name!r}, which is no plain file: make it again, without links and devices")
+    raise ConfigError(f"{origin}: holds {name!r}, which is not a regular file: make it without links and devices")
 
 
 def _of_zip(archive: zipfile.ZipFile, origin: str) -> Iterator[Member]:
@@ -220,7 +220,7 @@ def _of_tar(archive: tarfile.TarFile, read_at: ReadAt, origin: str) -> Iterator[
 
 def _content(archive: tarfile.TarFile, item: tarfile.TarInfo) -> IO[bytes]:
     found = archive.extractfile(item)
-    assert found is not None, "it is a plain file"
+    assert found is not None, "it is a regular file"
     return found
 
 
@@ -237,6 +237,6 @@ def _opened_tar(file: Path, origin: str) -> Iterator[tuple[tarfile.TarFile, Read
             found: bytes = content.read(length)
             return found
 
-        # Nothing is read ahead: seeking back in a compressed tar means reading it again.
+        # Nothing is read ahead, since seeking back in a compressed tar means reading it again.
         bounded: Any = RangeFile(origin, read_at, block_bytes=1, most_bytes=MAX_READ_BYTES)
         yield stack.enter_context(tarfile.open(fileobj=bounded, mode="r:")), read_at

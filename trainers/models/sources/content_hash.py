@@ -1,4 +1,4 @@
-"""Identifies a model by its bytes, so that two starts can tell if they have the same. Loads no heavy library."""
+"""Identifies a model by its bytes, to compare the models of two starts. Loads no heavy library."""
 
 from fnmatch import fnmatch
 
@@ -40,8 +40,8 @@ def content_of(field: str, location: str, storage_options: StorageOptions, revis
     since ETags change with the content, so that nothing is downloaded. For a Hub id, it is the commit.
 
     Raises:
-        ConfigError: the location does not exist; the message begins with `field`.
-        StorageError: the location cannot be read.
+        ConfigError: The location does not exist; the message begins with `field`.
+        StorageError: The location cannot be read.
     """
     if is_url(location):
         file = file_at(location, storage_options)

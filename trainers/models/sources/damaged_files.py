@@ -14,7 +14,7 @@ from trainers.models.sources.model_files import CONFIG, EXTRACTOR_FILES, INDEXES
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _POINTER_FIX = "fetch what it stands for (git lfs pull, or hf download)"
 _COPY = "copy the complete file again"
-# JSON files without which a model is opened as another one, and others that transformers reads.
+# JSON files that must not be empty, since another model would be opened; and others that transformers reads.
 _WITH_CONTENT = (CONFIG, "tokenizer.json", "vocab.json", *EXTRACTOR_FILES)
 _OBJECTS = (
     *_WITH_CONTENT,
@@ -38,7 +38,7 @@ class StoredTensor(NamedTuple):
 
 
 def refuse_damaged_description(folder: Path, origin: str) -> None:
-    """Raises ConfigError if a file next to the weights is damaged, a pointer, or requests custom code."""
+    """Raises ConfigError if a file next to the weights is damaged, an LFS pointer, or requests custom code."""
     for name in description_files(names_in(folder)):
         if name not in (*_OBJECTS, *_TEXTS) and not name.endswith(".model"):
             continue
@@ -48,12 +48,12 @@ def refuse_damaged_description(folder: Path, origin: str) -> None:
             continue
         try:
             found = json.loads(content)
-        # RecursionError: brackets nested thousands deep.
+        # Brackets nested thousands deep raise RecursionError.
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{start} is cut or damaged ({error}): {_COPY}") from None
+            raise ConfigError(f"{start} is truncated or damaged ({error}): {_COPY}") from None
         lacks_content = not isinstance(found, dict) or (name in _WITH_CONTENT and not found)
         if lacks_content or (name == "tokenizer.json" and "model" not in found):
-            raise ConfigError(f"{start} holds {json.dumps(found)[:40]}, and no content of such a file: {_COPY}")
+            raise ConfigError(f"{start} holds {json.dumps(found)[:40]}, not the content of such a file: {_COPY}")
         if name in _WITH_CODE:
             refuse_code(found, start)
         if name == CONFIG:
@@ -61,14 +61,18 @@ def refuse_damaged_description(folder: Path, origin: str) -> None:
 
 
 def _refuse_config(content: Mapping[str, Any], start: str) -> None:
-    """Raises ConfigError for a config.json with classes that are no names, invalid dropout, or quantized weights."""
+    """Raises ConfigError for a config.json with invalid architectures or dropout, or of quantized weights."""
     classes = content.get("architectures")
     if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
-        raise ConfigError(f"{start} has architectures {json.dumps(classes)[:40]}, which is no list of names: {_COPY}")
+        raise ConfigError(
+            f"{start} has architectures {json.dumps(classes)[:40]}, which is not a list of names: {_COPY}"
+        )
     for name, value in content.items():
         is_known = value is None or (isinstance(value, int | float) and 0 <= value <= 1)
         if name.endswith(_PROBABILITIES) and not is_known:
-            raise ConfigError(f"{start} has {name} {json.dumps(value)[:40]}, which is no probability (0 to 1): {_COPY}")
+            raise ConfigError(
+                f"{start} has {name} {json.dumps(value)[:40]}, which is not a probability (0 to 1): {_COPY}"
+            )
     if (quantized := content.get("quantization_config")) is not None:
         method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
         raise ConfigError(
@@ -78,7 +82,7 @@ def _refuse_config(content: Mapping[str, Any], start: str) -> None:
 
 
 def refuse_code(content: Mapping[str, Any], start: str) -> None:
-    """Raises ConfigError for a model's JSON file that requests custom code next to it."""
+    """Raises ConfigError if a JSON file of a model requests custom code (`auto_map`)."""
     if "auto_map" in content:
         kind = f"has model_type {content['model_type']!r}, and " if "model_type" in content else ""
         raise ConfigError(
@@ -89,7 +93,7 @@ def refuse_code(content: Mapping[str, Any], start: str) -> None:
 
 
 def tensors_of_file(file: Path, origin: str) -> dict[str, StoredTensor]:
-    """Returns the tensors of a safetensors file, by name; raises ConfigError if it is empty, a pointer or damaged."""
+    """Returns the tensors of a safetensors file, by name; raises ConfigError if empty, damaged or an LFS pointer."""
     with file.open("rb") as opened:
         _refuse_pointer(f"{origin}: {file.name}", opened.read(len(_POINTER)), file.stat().st_size)
     try:
@@ -98,13 +102,13 @@ def tensors_of_file(file: Path, origin: str) -> dict[str, StoredTensor]:
             slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
             return {name: StoredTensor(tuple(each.get_shape()), each.get_dtype()) for name, each in slices.items()}
     except SafetensorError as error:
-        raise ConfigError(f"{origin}: {file.name} is cut or damaged ({error}): {_COPY}") from error
+        raise ConfigError(f"{origin}: {file.name} is truncated or damaged ({error}): {_COPY}") from error
 
 
 def tensors_of_remote(
     name: str, size_bytes: int, read: Callable[[int, int], bytes], origin: str
 ) -> dict[str, StoredTensor]:
-    """Returns the tensors of a remote file, reading only its header: `read` takes first byte and number of bytes."""
+    """Returns the tensors of a remote file, reading only its header; `read` takes first byte and number of bytes."""
     start = read(0, max(_LENGTH_BYTES, len(_POINTER)))
     _refuse_pointer(f"{origin}: {name}", start, size_bytes)
     length = int.from_bytes(start[:_LENGTH_BYTES], "little")

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub: resolves revisions to commits, and opens files in the node's shared cache."""
+"""Resolves revisions of models on the Hugging Face Hub to commits, and opens files in the node's shared cache."""
 
 from http import HTTPStatus
 from pathlib import Path
@@ -34,7 +34,7 @@ def version_of(field: str, name: str, revision: str | None) -> HubVersion:
 
     If the Hub does not respond, returns the commit in the node's cache, with the files there.
     """
-    # Imported lazily: takes a fifth of a second, and most configs have no Hub id.
+    # Imported here because it takes a fifth of a second, and most configs have no Hub id.
     from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
 
     def ask() -> HubVersion:
@@ -111,7 +111,7 @@ def cached_folder(pin: SourcePin, *, weights: bool = False) -> Path | None:
     """Returns the folder of a commit in the node's cache; None if there is none."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415
 
-    # For all files, huggingface_hub would request the list.
+    # Without patterns, huggingface_hub would request the list of files.
     wanted = [*DESCRIPTION, *(SAFE_WEIGHTS if weights else ())]
     try:
         return Path(snapshot_download(pin.address, revision=pin.revision, allow_patterns=wanted, local_files_only=True))

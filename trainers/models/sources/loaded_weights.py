@@ -1,6 +1,6 @@
-"""Loads pretrained weights into a network, and refuses any that do not match: none may be random by accident.
+"""Loads pretrained weights into a network, and refuses any that do not match, so that none is random by accident.
 
-transformers initializes missing weights randomly, drops unknown ones, and only logs it.
+transformers initializes missing weights randomly, drops unknown ones, and only logs this.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from trainers.models.sources.opened_model import OpenedModel
 from trainers.models.sources.source_reader import SourceReader, tensors_in
 
 _FIX = "copy the complete files of the weights again, or name others"
-# The embedding of masked frames in SpecAugment: no hypothesis depends on it, and released wav2vec2 models lack it.
+# The embedding of masked frames in SpecAugment, on which no hypothesis depends. Released wav2vec2 models lack it.
 _MASK = "masked_spec_embed"
 # Computed tensors that older versions of transformers saved, or that are in a saved state of the complete network.
 _COMPUTED = ("position_ids", "embed_positions.weights")
@@ -53,10 +53,10 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
     _refuse_other_tensors(network, info, origin, tensors, new_head=new_head)
     for name, weight in network.named_parameters():
         if not torch.isfinite(weight).all():
-            raise ConfigError(f"{origin}: {name} holds values that are no finite numbers: {_FIX}")
+            raise ConfigError(f"{origin}: {name} has values that are not finite numbers: {_FIX}")
         # A truncated download may have the length of the complete file.
         if weight.dim() > 1 and not weight.any():
-            raise ConfigError(f"{origin}: {name} holds nothing but zeros: {_FIX}")
+            raise ConfigError(f"{origin}: {name} has only zeros: {_FIX}")
     return network
 
 
@@ -105,7 +105,7 @@ def _refuse_other_weights(
     with _quiet():
         network, info = open_named(f"model.{pin.field}", pin.text, load)
     if pin.field != WEIGHTS:
-        # For another model's encoder or decoder: its other parts are dropped, and the attention between the two is new.
+        # Of a source that is an encoder or a decoder, other parts are dropped; attention between the two is new.
         tensors = {name: each for name, each in tensors.items() if name not in info["unexpected_keys"]}
         new = [name for name in info["missing_keys"] if pin.field == DECODER and CROSS_ATTENTION.search(name)]
         info |= {"unexpected_keys": [], "missing_keys": [*set(info["missing_keys"]) - {*new}]}
@@ -131,11 +131,11 @@ def _refuse_other_tensors(
 ) -> None:
     """Raises ConfigError for the mismatches that transformers reports, except in a `new_head` or a dropped head.
 
-    Also for quantized weights among the `tensors` of the files, which transformers would load without conversion.
+    Also raises it for quantized weights among the `tensors` of the files, which transformers would not convert.
     """
     other_heads = new_head or type(network).__name__ not in (network.config.architectures or ())
     head = tuple(f"{name}." for name in heads(network)) if new_head else ()
-    # Masks and positions are no weights. Names in files may lack the prefix of the network's base, or have one more.
+    # Not masks and positions. Names in files may lack the prefix of the network's base, or have an additional one.
     weights = [name for name, _ in network.named_parameters(remove_duplicate=False)]
     if coarse := [
         f"{name} ({each.dtype})"
@@ -146,7 +146,7 @@ def _refuse_other_tensors(
         and any(weight.endswith(name) or name.endswith(weight) for weight in weights)
     ]:
         raise ConfigError(
-            f"{origin}: {named(sorted(coarse))} holds whole numbers, or floating-point ones of fewer than 16 bits, and "
+            f"{origin}: {named(sorted(coarse))} has integers, or floating-point numbers of fewer than 16 bits, but "
             f"weights have more: {_FIX}"
         )
     missing = [name for name in info["missing_keys"] if not name.startswith(head) and not name.endswith(_MASK)]
@@ -156,7 +156,7 @@ def _refuse_other_tensors(
     unknown = [name for name in unknown if not (other_heads and _is_of_another_head(network, name))]
     problems = [
         f"{what} {named(sorted(names))}"
-        for what, names in (("lack", missing), ("have, in another shape,", wrong), ("have, beyond it,", unknown))
+        for what, names in (("lack", missing), ("have, in another shape,", wrong), ("have, in addition,", unknown))
         if names
     ]
     if problems:
@@ -183,7 +183,7 @@ def _pickled_tensors(folder: Path, origin: str) -> dict[str, StoredTensor] | Non
             continue
         try:
             content = torch.load(folder / name, map_location="meta", weights_only=True)
-        # The exception that torch raises depends on where the file is cut.
+        # The exception that torch raises depends on where a file is truncated.
         except Exception as error:
             raise ConfigError(f"{origin}: {name}: {reason_of(error)}: {_FIX}") from error
         if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):

@@ -1,4 +1,4 @@
-"""Selects the files of a model to open, weights in safetensors unless a recipe allows pickles; and pins of sources."""
+"""Selects the files of a model to open, whose weights are safetensors unless pickles are allowed; defines pins."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ INDEXES = SAFE_INDEX, PICKLED_INDEX = "model.safetensors.index.json", "pytorch_m
 # Files of an adapter by peft, which transformers would apply to the weights next to them.
 _ADAPTER = "adapter_*"
 _ADAPTERS = ("adapter_config.json", "adapter_model.*")
-# Suffixes of files that run code when they are opened, or may.
+# Suffixes of files that run code, or may run code, when they are opened.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".pickle", ".joblib")
 _FIX = "convert them (model.save_pretrained writes safetensors), or, if you trust who made them, "
 ALLOW = "set model.allow_pickle: true"
@@ -43,10 +43,10 @@ def description_files(names: Iterable[str]) -> list[str]:
 
 
 def weight_files(names: Iterable[str], origin: str, *, allow_pickle: bool) -> list[str]:
-    """Returns the names of the weights among a folder's files, as transformers opens them: one file before several.
+    """Returns the names of the weights among a folder's files, as transformers opens them: one file, or else several.
 
     Raises:
-        ConfigError: as `refuse_unopened`, or there are none, or several without an index.
+        ConfigError: As `refuse_unopened`; or there are no weights, or several files without an index.
     """
     found = list(names)
     refuse_unopened(found, origin, allow_pickle=allow_pickle)
@@ -82,7 +82,7 @@ def refuse_unopened(names: Iterable[str], origin: str, *, allow_pickle: bool) ->
 
 
 def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
-    """Refuses files among which one is missing that an index of weights names, and an index of files elsewhere.
+    """Refuses weights if a file that their index names is missing, or if the index names files elsewhere.
 
     The index is in `folder`. Also checks pickled weights, if they are in the folder, see `refuse_damaged_zip`. Raises
     StorageError if the model is incomplete or damaged, and ConfigError if the index cannot be read.
@@ -93,7 +93,7 @@ def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
             continue
         shards = _indexed(folder, index, origin)
         if strange := sorted(shards - {*_matching(shards, patterns)} | {name for name in shards if "/" in name}):
-            raise ConfigError(f"{origin}: {index} names {strange[0]!r}, which is no file of weights next to it")
+            raise ConfigError(f"{origin}: {index} names {strange[0]!r}, which is not a file of weights next to it")
         if missing := sorted(shards - {*present}):
             raise StorageError(f"{origin}: {missing[0]}, which {index} names, is missing: copy the complete folder")
     if not _matching(present, SAFE_WEIGHTS):
@@ -119,7 +119,7 @@ def _indexed(folder: Path, index: str, origin: str) -> set[str]:
         shards = set()
     if not shards or not isinstance(content.get("metadata"), dict):
         raise ConfigError(
-            f"{origin}: {index} is no index of weights (weight_map and metadata): put back the one that was saved"
+            f"{origin}: {index} is not an index of weights (weight_map and metadata): put back the one that was saved"
         )
     return shards
 
@@ -139,7 +139,7 @@ def refuse_damaged_zip(file: Path, origin: str) -> None:
             damaged = archive.testzip()
     # torch's zip files are not compressed, so any other exception means damage, too.
     except Exception as error:
-        raise StorageError(f"{origin}: is cut or damaged ({error}): copy it again") from error
+        raise StorageError(f"{origin}: is truncated or damaged ({error}): copy it again") from error
     if damaged is not None:
         raise StorageError(f"{origin}: is damaged (Bad CRC-32 or name of {damaged}): copy it again")
 
@@ -184,9 +184,9 @@ class SourcePin:
     Attributes:
         kind: HUB, PATH, STORAGE or HTTPS; a run is resolved to the location of its model.
         is_file: True for a file, such as an archive; False for a folder.
-        revision: The commit on the Hub. None: not on the Hub.
-        sha256: Of a file's content; of a folder's files and names; of a bucket's names, sizes and ETags. None: not
-            known, or identified by a commit.
+        revision: The commit on the Hub; None for other sources.
+        sha256: Hash of a file's content, of a folder's file names and contents, or of a bucket's names, sizes and
+            ETags; None if not known, or if a commit identifies the source.
     """
 
     field: str

@@ -46,14 +46,14 @@ _TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """The local `folder` with the files that a config's model part names; None for new weights."""
+    """A folder with the files that a config's model part names; `folder` is None for new weights."""
 
     folder: Path | None = None
     pins: Pins = field(default_factory=dict)
 
     @property
     def is_own(self) -> bool:
-        """True if the weights cannot be named to others: they are neither a folder nor a repository on the Hub."""
+        """True if others cannot refer to the weights, since no folder or repository on the Hub has them."""
         if self.folder is None:
             return False
         weights = self.pins.get(WEIGHTS)
@@ -87,7 +87,7 @@ class OpenedModel:
 
 
 def with_model(config: TrainConfig, name_or_path: str) -> TrainConfig:
-    """Returns the config with other weights, without any other fields of the model part."""
+    """Returns the config with other weights, and without the model part's fields except `allow_pickle`."""
     part = config.model
     revision = part.revision if name_or_path == part.name_or_path else None
     named = ModelPart(name_or_path=name_or_path, revision=revision, allow_pickle=part.allow_pickle)
@@ -129,11 +129,11 @@ def open_sources(config: TrainConfig, pins: Pins, *, weights: bool, cached: bool
     if not folders:
         return OpenedModel()
     if WEIGHTS in folders and TOKENIZER not in folders and _is_converted(folders[WEIGHTS], pins[WEIGHTS]):
-        # Imported lazily: loads torch, which the conversion has loaded already.
+        # Imported here because it loads torch, which the conversion has already loaded.
         from trainers.models.whisper.openai_checkpoint import tokenizer_for  # noqa: PLC0415
 
         raise ConfigError(
-            f"{pins[WEIGHTS].name}: holds no tokenizer, as checkpoints of OpenAI's do not: set model.tokenizer_name: "
+            f"{pins[WEIGHTS].name}: holds no tokenizer, as OpenAI's checkpoints have none: set model.tokenizer_name: "
             f"{tokenizer_for(folders[WEIGHTS])}"
         )
     if len(folders) == 1:
@@ -172,7 +172,7 @@ def _compose(folders: Mapping[str, Path], pins: Pins, target: Path, *, weights: 
     tokenizer = _open(AutoTokenizer, (TOKENIZER, DECODER, WEIGHTS), folders, pins)
     extractor = _open(AutoFeatureExtractor, (EXTRACTOR, ENCODER, WEIGHTS), folders, pins)
     if base is None:
-        # Imported lazily: most models have a single source.
+        # Imported here because most models have a single source.
         from trainers.models.seq2seq.seq2seq_family import join  # noqa: PLC0415
 
         def make() -> None:
@@ -216,7 +216,7 @@ def _take_over(base: Path, target: Path, origin: str, *, weights: bool) -> None:
 
 
 def _open(kind: Any, fields: tuple[str, ...], folders: Mapping[str, Path], pins: Pins) -> Any:
-    """Opens the first given of the fields with a class of transformers."""
+    """Opens the first of the fields that is given, with a class of transformers."""
     name = next(each for each in fields if each in folders)
     folder = folders[name]
     refuse_without_files(folder, fields[0], pins[name].name)

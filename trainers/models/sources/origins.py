@@ -1,4 +1,4 @@
-"""The origin of a model's weights for its model card: ids on the Hub and licenses, but no paths."""
+"""Finds the origin of a model's weights for its model card: ids on the Hub and licenses, but no paths."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def _card(content: str) -> Mapping[str, Any]:
     try:
         data: Any = ModelCard(content, ignore_metadata_errors=True).data if content else None
         return data.to_dict() if data is not None else {}
-    # The card may have any content: of 60,000 damaged ones, each raised one of the first three, or nothing.
+    # A card may have any content. Of 60,000 damaged cards, each raised one of the first three, or nothing.
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
         return {}
 

@@ -52,7 +52,7 @@ _TensorFiles = Mapping[str, Callable[[], dict[str, StoredTensor]]]
 class SourceReader:
     """Reads the sources of one config."""
 
-    # Storage of other runs.
+    # The folder or URL with the folders of other runs.
     storage_path: str
     storage_options: StorageOptions
     allow_pickle: bool
@@ -203,7 +203,7 @@ class SourceReader:
 
     def _open_file(self, file: Path, folder: Path, origin: str) -> None:
         if is_checkpoint(file):
-            # Imported lazily: loads torch.
+            # Imported here because it loads torch.
             from trainers.models.whisper.openai_checkpoint import convert  # noqa: PLC0415
 
             refuse_damaged_zip(file, origin)
@@ -211,7 +211,7 @@ class SourceReader:
         elif is_archive(file):
             unpack_model(file, folder, origin, allow_pickle=self.allow_pickle)
         else:
-            raise ConfigError(f"{origin}: is no zip, no tar and no checkpoint of OpenAI's Whisper: name a model folder")
+            raise ConfigError(f"{origin}: is not a zip, a tar or a checkpoint of OpenAI's Whisper: use a model folder")
 
     def _fetch_entries(
         self, pin: SourcePin, storage: Storage, listing: Callable[[], Sequence[Entry]], targets: Mapping[str, Path]
@@ -224,7 +224,7 @@ class SourceReader:
             with naming_full_disk():
                 storage.download_file(key, path)
             if (size := path.stat().st_size) != sizes[key]:
-                raise StorageError(f"{pin.name}: {size} of {sizes[key]} bytes of {key} came: try again")
+                raise StorageError(f"{pin.name}: {size} of {sizes[key]} bytes of {key} were received: try again")
         self._unchanged(pin, listing)
 
     def _unchanged(self, pin: SourcePin, listing: Callable[[], Sequence[Entry]]) -> dict[str, Entry]:
@@ -266,7 +266,7 @@ def made_once(url: str, key: str, name: str, make: Callable[[Path], None]) -> Pa
             raise
 
     path = cache.once(name, make_anew)
-    # Folders that are not used for days are removed.
+    # Marks the folder as used, since folders that are not used for days are removed.
     os.utime(path)
     return path
 
@@ -295,7 +295,7 @@ class KnownDownload:
 def download(
     url: str, target: Path, origin: str, *, sha256: str | None, known: KnownDownload | None = None
 ) -> KnownDownload | None:
-    """Downloads a file as `download_web_file` does; returns None if it is that of the `known` earlier download.
+    """Downloads a file as `download_web_file` does; returns None if the `known` download is still current.
 
     Messages begin with `origin`, since the URL may contain a secret. Without a `sha256`, only the length is checked.
     Raises ConfigError if the file does not exist, is not served over TLS, or has another SHA-256, and StorageError if

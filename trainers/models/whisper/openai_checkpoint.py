@@ -66,8 +66,8 @@ def convert(file: Path, folder: Path, origin: str, *, allow_pickle: bool) -> Non
     """Writes config, weights and feature extractor of a checkpoint to a folder; a checkpoint has no tokenizer.
 
     Raises:
-        ConfigError: pickles are not allowed, or the file is not a checkpoint of OpenAI's Whisper.
-        StorageError: the file is cut or damaged.
+        ConfigError: Pickles are not allowed, or the file is not a checkpoint of OpenAI's Whisper.
+        StorageError: The file is truncated or damaged.
     """
     if not allow_pickle:
         raise ConfigError(
@@ -83,7 +83,7 @@ def convert(file: Path, folder: Path, origin: str, *, allow_pickle: bool) -> Non
     expected = {name: weight.shape for name, weight in network.state_dict().items() if name != _OUTPUTS}
     found = {name: weight.shape for name, weight in renamed.items()}
     if wrong := sorted(name for name in expected | found if expected.get(name) != found.get(name)):
-        raise ConfigError(f"{origin}: {wrong[0]} is missing or of another size than its {DIMS} say: take another file")
+        raise ConfigError(f"{origin}: {wrong[0]} is missing or of another size than its {DIMS} say: use another file")
     network.load_state_dict(renamed, strict=False, assign=True)
     network.tie_weights()
     network.save_pretrained(folder)
@@ -98,8 +98,8 @@ def _read(file: Path, origin: str) -> tuple[dict[str, int], Mapping[str, torch.T
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise StorageError(f"{origin}: is cut or damaged ({error}): copy it again") from error
-    # The exception that torch raises depends on where the file is cut; content other than tensors is refused, too.
+        raise StorageError(f"{origin}: is truncated or damaged ({error}): copy it again") from error
+    # The exception that torch raises depends on where a file is truncated; content other than tensors is refused, too.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ConfigError(f"{origin}: holds more than weights, or is damaged: {reason}") from error

@@ -1,4 +1,4 @@
-"""The Whisper family: its processor, language and task tokens, labels and limits."""
+"""Defines the Whisper family: its processor, language and task tokens, labels and limits."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class WhisperFamily(Family[WhisperPart]):
         return super().model_config(model, processor)
 
     def limits(self, config: Any, processor: Any) -> Limits:
-        """Returns the limits; at least the end token of a label is generated."""
+        """Returns the limits of a model; it can generate at least the end token of a label."""
         prefix_tokens = len(self.encode_labels(processor, [""])[0]) - 1
         context_s, positions = float(processor.feature_extractor.chunk_length), int(config.max_target_positions)
         return Limits(context_s, positions, prefix_tokens, new_tokens=max(1, positions - PROMPT_TOKENS))
@@ -146,7 +146,7 @@ class WhisperFamily(Family[WhisperPart]):
         """
         tokenizer = processor.tokenizer
         start = tokenizer.convert_tokens_to_ids(START)
-        # Same result as calling the tokenizer, three times as fast: a call also computes masks and offsets.
+        # Three times as fast as calling the tokenizer, which also computes masks and offsets, with the same result.
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
@@ -213,7 +213,7 @@ def _refuse_other_tokens(
         if (found := getattr(content, "decoder_start_token_id", None)) != known[START]:
             raise ConfigError(
                 f"{origin}: decoder_start_token_id is {found} in {file}, but the tokenizer's {START} is "
-                f"{known[START]}: write {known[START]} there, or the model begins with one and generates from another"
+                f"{known[START]}: write {known[START]} there, or training and generation start with different tokens"
             )
 
 
@@ -222,9 +222,9 @@ def _set_prefix(tokenizer: Any, language: tuple[str, str], origin: str) -> None:
     tokenizer.set_prefix_tokens(language=LANGUAGES[code], task=task)
     prefix = tokenizer.convert_ids_to_tokens(tokenizer.prefix_tokens)
     if f"<|{code}|>" not in tokenizer.get_vocab():
-        fix = "name weights that have one, or say in model.borrowed_language whose token it shall be given"
+        fix = "use weights that have one, or set model.borrowed_language to a language that has one"
         raise ConfigError(f"model.language: {_lacks(code, origin)}: {fix}")
-    # transformers computes a language's token from the position of the first one.
+    # transformers computes a language's token from the position of the first language.
     if f"<|{code}|>" not in prefix:
         raise ConfigError(f"model.language: {origin} does not have <|{code}|> in its place; its prefix is {prefix}")
 

@@ -1,4 +1,4 @@
-"""The generation config of a Whisper model, made consistent with its tokenizer and with the run's config.
+"""Makes the generation config of a Whisper model consistent with its tokenizer and with the run's config.
 
 Published weights often have a generation config that is outdated, requests timestamps, or names no language, so that
 hypotheses are wrong, or scoring fails. What the tokenizer determines is corrected, and reported.
@@ -18,24 +18,24 @@ PROMPT_TOKENS = 4
 
 
 def is_multilingual(generation: Any) -> bool:
-    """Returns True if the model of a generation config has languages."""
+    """Returns True if a generation config is of a multilingual model."""
     return bool(getattr(generation, "is_multilingual", True))
 
 
 def language_of(generation: Any, model: WhisperPart) -> tuple[str, str] | None:
-    """Returns language code and task for transcription: the config's, else the weights' own.
+    """Returns the config's language code and task, else the weights' own; None for an English-only model.
 
-    The same rule applies to weights in a folder, in a bucket and on the Hub. None: an English-only model.
+    The same rule applies to weights in a folder, in a bucket and on the Hub.
 
     Raises:
-        ConfigError: neither has a language, so the model would guess that of each clip; or it knows only English,
+        ConfigError: Neither has a language, so the model would guess that of each clip; or it knows only English,
             and another language is requested.
     """
     if not is_multilingual(generation):
         if model.token_language is not None and language_code(model.token_language) != "en":
             raise ConfigError(
                 f"model.language is {model.language}, but {model.name_or_path} knows only English: "
-                "take the multilingual weights, or set model.language: null"
+                "use the multilingual weights, or set model.language: null"
             )
         return None
     if model.token_language is not None:
@@ -63,7 +63,7 @@ def resolve_generation(generation: Any, tokenizer: Any, language: tuple[str, str
         for name in outdated:
             setattr(generation, name, wanted[name])
     if getattr(generation, "return_timestamps", False):
-        notes.append("generation_config.json asks for timestamps, which transcripts do not have: they are off")
+        notes.append("generation_config.json requests timestamps, which transcripts do not have: they are turned off")
         generation.return_timestamps = False
     generation.forced_decoder_ids = None
     if language is not None:

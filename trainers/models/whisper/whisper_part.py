@@ -1,4 +1,4 @@
-"""The model part of a Whisper's config. Imports no torch."""
+"""Defines the model part of a Whisper's config. Imports no torch."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from trainers.models.language_names import no_token, whisper_code
 
 # Seconds of the longest input of any Whisper.
 CONTEXT_S = 30
-# Weights of the released models, from the table in OpenAI's model card.
+# Numbers of weights of the released models, from the table in OpenAI's model card.
 RELEASED = {
     "tiny": 39e6,
     "tiny.en": 39e6,
@@ -48,13 +48,15 @@ class WhisperPart(NewModelPart):
 
     borrowed_language: str | None = Field(
         None,
-        description="A language whose token the model is given for `language`, which has none of its own: Swahili, to "
-        "train Xhosa. null: its own token.",
+        description="A language whose token the model uses for `language`, which has no token of its own: Swahili, to "
+        "train Xhosa. null: the token of `language`.",
     )
-    task: Literal["transcribe", "translate"] = Field("transcribe", description="What the transcripts are.")
+    task: Literal["transcribe", "translate"] = Field(
+        "transcribe", description="transcribe: transcripts in the language of the speech. translate: in English."
+    )
     decoder_layers: Positive = Field(1, description="scratch: decoder layers.")
     num_mel_bins: Positive = Field(80, description="scratch: mel bins.")
-    max_label_tokens: int = Field(448, gt=0, le=448, description="scratch: most label tokens of an utterance.")
+    max_label_tokens: int = Field(448, gt=0, le=448, description="scratch: maximum label tokens of an utterance.")
     dropout: Dropout | None = Field(None, description="Dropout. null: the model's own; 0 for scratch.")
     full_context_matching: float = Field(
         0.0,
@@ -67,17 +69,15 @@ class WhisperPart(NewModelPart):
         MATCHED_FRACTION,
         gt=0,
         le=1,
-        description="Fraction of each step's utterances, at least one, that the encoder is given at the full context "
-        "too, for full_context_matching.",
+        description="Fraction of each step's utterances, at least one, that the encoder also gets at the full "
+        "context, for full_context_matching.",
     )
 
     @field_validator("max_context_s")
     @classmethod
     def _fits_the_context(cls, max_context_s: int | None) -> int | None:
         if (max_context_s or 0) > CONTEXT_S:
-            raise ValueError(
-                f"is more than the {CONTEXT_S} s of a Whisper; for another model say which model.family it has"
-            )
+            raise ValueError(f"is more than the {CONTEXT_S} s of a Whisper; for another model, set model.family")
         return max_context_s
 
     @rule
@@ -85,7 +85,7 @@ class WhisperPart(NewModelPart):
         if self.init == "scratch" and self.language is None and trains(info):
             raise ValueError("language is missing: a scratch model needs one, e.g. model.language: English")
         if self.borrowed_language is not None and self.language is None:
-            raise ValueError(f"borrowed_language is {self.borrowed_language}: say for which language")
+            raise ValueError(f"borrowed_language is {self.borrowed_language}, but language is null: set language")
         return self
 
     def misfits(self, adapt: AdaptPart, training: TrainingPart, strategy: StrategyPart) -> Iterator[str]:
@@ -95,7 +95,7 @@ class WhisperPart(NewModelPart):
             yield f"{field}_fraction is {fraction}, but {field} is 0: give it a weight, or leave the fraction out"
         keeps_encoder = adapt.method in ("freeze_encoder", "decoder_only")
         problems = {
-            "model.init is scratch, and new weights say nothing at 30 s that could be kept": self.init == "scratch",
+            "model.init is scratch, and new weights have learned nothing at 30 s to keep": self.init == "scratch",
             "model.max_context_s is null, so that it is trained at its full context anyway": self.max_context_s is None,
             f"adapt.method {adapt.method} keeps the encoder as it is, bit for bit": keeps_encoder,
             f"strategy.name is {strategy.name}, and the original is a full copy on each worker": strategy.is_sharded,
@@ -120,7 +120,7 @@ class WhisperPart(NewModelPart):
 
     @property
     def _is_surely_whisper(self) -> bool:
-        """Returns False for weights of unknown family, which the recipe does not name."""
+        """True if the model is a Whisper; False also if its family is not known yet."""
         if self.init == "scratch" or self.family == "whisper" or self.name_or_path in self.released.values():
             return True
         with suppress(OSError, ValueError):
@@ -151,6 +151,6 @@ def language_code(language: str) -> str:
     """
     if (code := whisper_code(language)) is None:
         raise ConfigError(
-            f"model.language: {no_token(language)} Or say in model.borrowed_language whose token it shall be given"
+            f"model.language: {no_token(language)} Or set model.borrowed_language to a language that has one"
         )
     return code

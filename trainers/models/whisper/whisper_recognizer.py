@@ -1,4 +1,4 @@
-"""A Whisper model for training and scoring: padded labels, loss, and inputs of any even length."""
+"""Runs a Whisper model for training and scoring, with inputs of any even length."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ class WhisperRecognizer(Recognizer):
             config = WhisperConfig.from_pretrained(description, **network_options(model))
             network: Any = WhisperForConditionalGeneration(config)
             if weights is not None:
-                # Into a new network: from_pretrained makes the encoder's positions trainable.
+                # Loaded into a new network, since from_pretrained makes the encoder's positions trainable.
                 loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=model.dtype)
                 network.to(dtype=loaded.dtype).load_state_dict(loaded.state_dict())
             network.generation_config = GenerationConfig.from_pretrained(description)
@@ -70,7 +70,7 @@ class WhisperRecognizer(Recognizer):
         network = weights_from_pretrained(model, WhisperForConditionalGeneration, **options)
         generation = network.generation_config
         notes = resolve_generation(generation, processor.tokenizer, language_of(generation, model))
-        # Outdated ones would override the language.
+        # Outdated ids would override the language.
         if hasattr(network.config, "forced_decoder_ids"):
             network.config.forced_decoder_ids = None
         return cls(network, processor, codec, tuple(notes))
@@ -102,9 +102,9 @@ class WhisperRecognizer(Recognizer):
             allowing_text(model.generation_config, self.processor.tokenizer) if decoding.as_written else nullcontext()
         )
         most = self.limits.new_tokens
-        assert most is not None, "it generates"
+        assert most is not None, "a Whisper generates tokens"
         with self.with_input_length(inputs), decoding.precision(model.device), text:
-            # Once for both the loss and the hypothesis: the encoder is most of the work.
+            # Once for both the loss and the hypothesis, since the encoder is most of the work.
             encoded = model.get_encoder()(inputs["input_features"])
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
             given = {"encoder_outputs": encoded, "past_key_values": cache}
@@ -119,11 +119,11 @@ class WhisperRecognizer(Recognizer):
             }
             is_greedy = decoding.part.num_beams == 1
             with recorder.listening(model.get_output_embeddings()) if is_greedy else nullcontext():
-                # Each call needs its own output object: a beam search repeats the clips in its argument.
+                # Each call needs its own output object, since a beam search repeats the clips in its argument.
                 output = BaseModelOutput(encoded.last_hidden_state)
                 known: dict[str, Any] = {}
                 if is_greedy and "cache_implementation" not in options:
-                    # Reuses the encoder projections of the pass before: a tenth of a generation's work.
+                    # Reuses the encoder projections of the pass before, which are a tenth of a generation's work.
                     known["past_key_values"] = EncoderDecoderCache(DynamicCache(), cache.cross_attention_cache)
                 tokens = model.generate(encoder_outputs=output, **options, **known)
             prompts = recorder.prompts[:: decoding.part.num_beams]
@@ -159,9 +159,9 @@ class WhisperRecognizer(Recognizer):
     def _nbest(
         self, encoded: Any, prompts: torch.Tensor, count: int, options: Mapping[str, Any]
     ) -> list[tuple[Alternative, ...]]:
-        """Returns the best hypotheses of each utterance by a further beam search, equal to that of `recognize`.
+        """Returns the best hypotheses of each utterance by a second beam search, equal to that of `recognize`.
 
-        By the inherited `generate`: Whisper's own repeats the utterances instead of returning several beams.
+        It uses the inherited `generate`, since Whisper's own repeats the utterances instead of returning several beams.
         """
         sequences = GenerationMixin.generate(
             self.model,
@@ -197,15 +197,15 @@ class WhisperRecognizer(Recognizer):
 
 
 def cache_options(device: torch.device) -> dict[str, Any]:
-    """Returns options of the cache of keys and values: on a GPU allocated once, at the bucket's length.
+    """Returns options of the cache of keys and values, which on a GPU is allocated once, at the bucket's length.
 
-    Not compiled, although transformers would do so, again for each bucket and batch size.
+    Compilation, which transformers would repeat for each bucket and batch size, is turned off.
     """
     return {"cache_implementation": "static", "disable_compile": True} if device.type == "cuda" else {}
 
 
 class NoTimestamps(LogitsProcessor):
-    """Suppresses timestamps, the last tokens of the vocabulary: after one, generation would return to the audio.
+    """Suppresses timestamps, the last tokens of the vocabulary, since generation would return to the audio after one.
 
     SuppressTokensLogitsProcessor searches each token in a list, which takes a tenth of the time of a token on a CPU.
     """
@@ -223,8 +223,8 @@ class NoTimestamps(LogitsProcessor):
 class GenerationRecorder(LogitsProcessor):
     """Records the prompts of a generation, and the log-probabilities of the tokens that greedy search chooses.
 
-    The probabilities are by the model's own logits, before any token is suppressed. A further pass of the decoder
-    over the hypotheses has the same result, and takes a fifth of the time of scoring short clips.
+    The probabilities are those of the model's own logits, before any token is suppressed. Another pass of the decoder
+    over the hypotheses would have the same result, and take a fifth of the time of scoring short clips.
     """
 
     # The start, language and task tokens, (B × beams, P).
@@ -288,7 +288,7 @@ def input_frames(network: Any, frames: int) -> Iterator[None]:
 
 
 class FullContextMatching:
-    """The mean squared difference of two encoders' last hidden states: the trained one's, and a frozen original's.
+    """The mean squared difference of the last hidden states of the trained encoder and of a frozen original.
 
     It is computed within the network's own forward pass, so that a wrapper of the network for training (DDP) has only
     one pass, and is returned as the `loss` of its output, which is otherwise None without labels.

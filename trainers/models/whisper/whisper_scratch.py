@@ -29,7 +29,7 @@ NO_TIMESTAMPS = "<|notimestamps|>"
 TASKS = ("translate", "transcribe")
 # Seconds between two timestamp tokens, and seconds of one output of the encoder.
 TIME_PRECISION_S = 0.02
-# For SpecAugment, as in every released model.
+# Length of SpecAugment's masks, as in every released model.
 MASK_LENGTH = 10
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
@@ -72,7 +72,7 @@ def new_processor(texts: Iterable[str], model: WhisperPart) -> WhisperProcessor:
 
 
 def new_config(model: WhisperPart, tokenizer: Any) -> WhisperConfig:
-    """Returns the architecture, from sizes. Dropout is 0 unless configured."""
+    """Returns the config of a new model of the sizes in the model part. Dropout is 0 unless configured."""
     ffn_dim = model.ffn_dim or 4 * model.d_model
     return WhisperConfig(
         vocab_size=len(tokenizer),

@@ -1,7 +1,7 @@
-"""Computes the times of a hypothesis's words, from the decoder's attention to the encoder's output.
+"""Computes word timestamps of a hypothesis, from the decoder's attention to the encoder's output.
 
-As in OpenAI's whisper/timing.py: attention of some heads, which the generation config names, is normalized over the
-tokens and smoothed over time, and dynamic time warping finds the path of the tokens through it.
+As in OpenAI's whisper/timing.py, the attention of some heads, which the generation config names, is normalized over
+the tokens and smoothed over time, and dynamic time warping finds the path of the tokens through it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 from trainers.models.recognizer import Word, padded
 
-# The encoder halves frames of 10 ms.
+# The encoder has one output for two frames of 10 ms.
 OUTPUT_S = 0.02
-# Names as in Whisper's tokenizer.
+# Languages without spaces between words, by their names in Whisper's tokenizer.
 WITHOUT_SPACES = ("chinese", "japanese", "thai", "lao", "myanmar", "cantonese")
 # A tokenizer's output for bytes that are not a complete character.
 INCOMPLETE = "\ufffd"
@@ -32,7 +32,7 @@ def has_alignment_heads(network: Any) -> bool:
 def word_times(
     network: Any, tokenizer: Any, encoded: Any, prompts: torch.Tensor, hypotheses: Sequence[Sequence[int]]
 ) -> list[tuple[Word, ...]]:
-    """Returns the words of each hypothesis with their times, by a further pass of the decoder.
+    """Returns the words of each hypothesis with timestamps, by another pass of the decoder.
 
     Args:
         network: The model, which has alignment heads.
@@ -42,10 +42,10 @@ def word_times(
         hypotheses: The generated tokens of each, without the end token.
     """
     end_id = network.generation_config.eos_token_id
-    # Special tokens are not text, either.
+    # Special tokens are left out, since they are not text.
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     hypotheses = [[token for token in tokens if token not in special] for tokens in hypotheses]
-    # The output at each position predicts the next token: needed are those from the last token of the prompt on.
+    # The output at each position predicts the next token, so those from the last token of the prompt on are used.
     rows = padded([*hypotheses, []])[:-1].to(prompts.device)
     inputs = torch.cat([prompts, rows.masked_fill(rows < 0, end_id)], dim=1)
     with _computing_attention(network):
@@ -83,7 +83,7 @@ def _spelled(tokenizer: Any, tokens: list[int]) -> list[tuple[str, int]]:
     for end in range(1, len(tokens) + 1):
         waiting += 1
         piece = tokenizer.decode(tokens[end - waiting : end])
-        # The rest of the character is in the next token.
+        # The rest of a character is in the next token.
         if INCOMPLETE in piece and end < len(tokens):
             continue
         is_new = piece[:1].isspace() if spaced else any(map(str.isalnum, piece))

@@ -171,7 +171,7 @@ def test_ids_of_the_manifest_are_kept() -> None:
         ),
         ("pahts,text\na,x\n", ["no column 'path'", "data.audio_column_name to 'pahts'"]),
         ("File Name,text\na,x\n", ["no column 'path'", "data.audio_column_name to 'File Name'"]),
-        ("a/b.WAV,x\nc.wav,y\n", ["its first line (a/b.WAV, x) is no header: add one, e.g. path,text"]),
+        ("a/b.WAV,x\nc.wav,y\n", ["its first line (a/b.WAV, x) is not a header: add one, e.g. path,text"]),
         ("path|text\na|x\n", ["no column 'path' among path|text: separate columns by commas"]),
         ("path;text\na;x;y\n", ["line 2 has 3 fields", "quote a field that holds ';'"]),
         ("PATH,text\na,x\n", ["no column 'path' among PATH, text", "data.audio_column_name to 'PATH'"]),

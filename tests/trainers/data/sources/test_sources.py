@@ -17,7 +17,7 @@ from trainers.storage import Storage, open_storage
 def test_a_recording_at_a_url_that_none_opens_is_named_without_its_password(tmp_path: Path) -> None:
     manifest = write_rows(tmp_path / "train.csv", [("https://me:word@host/a.wav?key=1", "text")])
     data = DataPart(train=str(manifest), validation="/nowhere.csv")
-    with pytest.raises(DataError, match=r"recording https://…@host/a.wav: it holds a user name"):
+    with pytest.raises(DataError, match=r"recording https://…@host/a.wav: it contains a user name"):
         open_sources(data, storage_options=StorageOptions(), splits=("train",))
 
 
@@ -123,7 +123,7 @@ def test_a_bucket_that_may_not_be_listed_is_known_by_place_and_said(
     fault_proxy.fail_next(1000, 403, "GET", error_code="AccessDenied", matches=lambda _, path: "list" in path)
     data = DataPart(train=storage.url("train.csv"), validation="/nowhere.csv")
     (source,) = open_sources(data, storage_options=options, splits=("train",))
-    assert "its bucket is not listed" in source.warnings[0]
+    assert "its bucket cannot be listed" in source.warnings[0]
 
 
 class TestLanguages:

@@ -110,7 +110,7 @@ def test_another_base_is_refused(tmp_path: Path) -> None:
     trained(network("whisper")).save(folder)
     name = json.loads((folder / "base.json").read_text())["folder"]
     network("whisper", seed=1).save_pretrained(tmp_path / name)
-    with pytest.raises(DamagedError, match=f"{name}: holds other weights than the run began with"):
+    with pytest.raises(DamagedError, match=f"{name}: has other weights than the run began with"):
         Adapter.opened(folder)
 
 
@@ -120,7 +120,7 @@ def test_an_adapter_with_weights_left_out_is_refused(tmp_path: Path) -> None:
     weights = load_file(tmp_path / ADAPTER_WEIGHTS)
     weights.popitem()
     save_file(weights, tmp_path / ADAPTER_WEIGHTS)
-    with pytest.raises(DamagedError, match=f"{ADAPTER_WEIGHTS}: holds other weights than its config says"):
+    with pytest.raises(DamagedError, match=f"{ADAPTER_WEIGHTS}: has other weights than its config says"):
         adapter.load(tmp_path)
 
 

@@ -59,13 +59,16 @@ def test_a_network_of_other_modules_is_refused() -> None:
 @pytest.mark.parametrize(
     ("parts", "problem"),
     [
-        ({"encoder": ["model.encoder"]}, "the part that model.decoder.embed_tokens.weight is of, which is of no part"),
+        (
+            {"encoder": ["model.encoder"]},
+            "must assign model.decoder.embed_tokens.weight to one part, but it is in none",
+        ),
         (
             {"encoder": ["model.encoder"], "decoder": ["model.decoder", "model.encoder.layer_norm"]},
-            "is of, which is of model.encoder and of model.encoder.layer_norm",
+            "to one part, but it is in model.encoder and in model.encoder.layer_norm",
         ),
         ({"encoder": ["model"], "mouth": ["proj_out"]}, "names the part mouth, which is none of encoder"),
-        ({"encoder": ["model"], "head": ["proj_out"]}, "names the module proj_out, which has no weights there"),
+        ({"encoder": ["model"], "head": ["proj_out"]}, "names the module proj_out, which has no weights in it"),
     ],
 )
 def test_parts_that_do_not_divide_up_the_weights_are_refused(parts: dict[str, list[str]], problem: str) -> None:

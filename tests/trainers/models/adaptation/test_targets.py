@@ -38,9 +38,12 @@ def test_a_name_may_say_where_the_layer_is() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("q_prj", "q_prj is the end of no linear layer's name in whisper: name some of fc1, fc2, k_proj, out_proj"),
-        ("proj", "proj is the end of no linear layer's name"),
-        ("conv1", "conv1 is the end of no linear layer's name"),
+        (
+            "q_prj",
+            "no linear layer of whisper has a name that ends with q_prj: name some of fc1, fc2, k_proj, out_proj",
+        ),
+        ("proj", "no linear layer of whisper has a name that ends with proj"),
+        ("conv1", "no linear layer of whisper has a name that ends with conv1"),
         ("proj_out", "proj_out: the weights of proj_out are the embeddings' too"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_decoder_of_another_kind_is_told_apart_by_its_own_names() -> None:
     for layer in model.model.decoder.layers:
         layer.unheard_of, layer.unheard_of_norm = layer.encoder_attn, layer.encoder_attn_layer_norm
         del layer.encoder_attn, layer.encoder_attn_layer_norm
-    with pytest.raises(ConfigError, match="no cross-attention is found in the decoder of whisper; take freeze_encoder"):
+    with pytest.raises(ConfigError, match="no cross-attention is found in the decoder of whisper; use freeze_encoder"):
         trained_names(model, AdaptPart(method="decoder_only"))
 
 

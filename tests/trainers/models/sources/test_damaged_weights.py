@@ -195,7 +195,7 @@ class TestValues:
 
     @pytest.mark.parametrize(
         ("value", "text"),
-        [(float("nan"), "no finite numbers"), (float("inf"), "no finite numbers"), (0.0, "nothing but zeros")],
+        [(float("nan"), "not finite numbers"), (float("inf"), "not finite numbers"), (0.0, "only zeros")],
     )
     def test_what_no_training_leaves_is_refused(
         self, value: float, text: str, whisper_folder: Path, tmp_path: Path
@@ -263,7 +263,7 @@ class TestHeads:
         tensors(lambda held: held.pop(f"{inner}masked_spec_embed"))(folder)
         assert {level for level, _ in found(folder, tmp_path / "unmasked")} == {"ok"}
         tensors(lambda held: held.update({f"{inner}encoder.more": torch.ones(2)}))(folder)
-        assert re.search(r"they have, beyond it, .*encoder\.more", refused(folder, tmp_path / "more"))
+        assert re.search(r"they have, in addition, .*encoder\.more", refused(folder, tmp_path / "more"))
         tensors(lambda held: held.pop(f"{inner}encoder.layer_norm.weight"))(folder)
         assert "they lack wav2vec2.encoder.layer_norm.weight" in refused(folder, tmp_path / "lacking")
 
@@ -275,7 +275,7 @@ class TestHeads:
         part = config({"model": {"init": "pretrained", "name_or_path": str(folder), "family": "ctc"}}).model
         family_of(part).load_recognizer(part, None, 1)
         tensors(lambda held: held.update({"wav2vec2.encoder.more": torch.arange(5)[None]}))(folder)
-        assert "they have, beyond it, wav2vec2.encoder.more" in refused(folder, tmp_path / "more")
+        assert "they have, in addition, wav2vec2.encoder.more" in refused(folder, tmp_path / "more")
 
     @pytest.mark.parametrize("fields", [{"vocabulary": "own"}, {"vocabulary": "characters"}])
     def test_what_replaces_masked_frames_may_be_there_where_none_are_masked(

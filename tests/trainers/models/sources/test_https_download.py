@@ -77,7 +77,7 @@ def test_a_server_that_claims_less_is_found_by_the_hash(web: WebServer, tmp_path
 
 def test_without_a_length_only_a_hash_says_that_it_is_complete(web: WebServer, tmp_path: Path) -> None:
     url = web.publish("/a", CONTENT, claimed_bytes=None)
-    fails(url, tmp_path / "to", StorageError, "the file: its server does not say how long it is.*#sha256=")
+    fails(url, tmp_path / "to", StorageError, "the file: its server does not send its length.*#sha256=")
     assert get(url, tmp_path / "other", sha256=SHA256) == CONTENT
 
 
@@ -115,7 +115,7 @@ def test_a_redirect_is_followed_over_tls_only(web: WebServer, tmp_path: Path) ->
     with serving() as plain:
         target = plain.publish("/a", CONTENT)
         web.publish("/there", b"", headers={"Location": target, "Status": "302"})
-        fails(f"{web.url}/there", tmp_path / "other", ConfigError, "is redirected to over http, and not https:")
+        fails(f"{web.url}/there", tmp_path / "other", ConfigError, "is redirected to it over http:")
         assert plain.requests == []
 
 

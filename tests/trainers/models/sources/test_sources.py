@@ -74,7 +74,7 @@ class TestAFolder:
             opened(wanted(folder))
         shards["b"] = "../model.safetensors"
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
-        with pytest.raises(ConfigError, match=r"'\.\./model\.safetensors', which is no file of weights next to it"):
+        with pytest.raises(ConfigError, match=r"'\.\./model\.safetensors', which is not a file of weights next to it"):
             opened(wanted(folder))
 
     def test_code_that_comes_with_it_is_never_run(self, ctc_folder: Path, tmp_path: Path) -> None:

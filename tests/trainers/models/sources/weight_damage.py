@@ -132,11 +132,11 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no tensor is in it": (tensors(lambda held: held.clear()), r"they lack model\."),
     "an unexpected tensor": (
         tensors(lambda held: held.update({"model.more.weight": torch.ones(2)})),
-        r"they have, beyond it, model\.more\.weight",
+        r"they have, in addition, model\.more\.weight",
     ),
     "a tensor has another name": (
         tensors(lambda held: held.update({"model.encoder.norm.weight": held.pop(NORM)})),
-        rf"they lack {NORM}; they have, beyond it, model\.encoder\.norm\.weight",
+        rf"they lack {NORM}; they have, in addition, model\.encoder\.norm\.weight",
     ),
     "a tensor has another shape": (
         tensors(lambda held: held.update({NORM: torch.ones(5)})),
@@ -148,11 +148,11 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "weights are quantized": (
         tensors(lambda held: held.update({NORM: held[NORM].to(torch.int8)})),
-        rf"{NORM} \(I8\) holds whole numbers",
+        rf"{NORM} \(I8\) has integers",
     ),
     "weights have 8 bits": (
         tensors(lambda held: held.update({NORM: held[NORM].to(torch.float8_e4m3fn)})),
-        rf"{NORM} \(F8_E4M3\) holds whole numbers, or floating-point ones of fewer than 16 bits",
+        rf"{NORM} \(F8_E4M3\) has integers, or floating-point numbers of fewer than 16 bits",
     ),
     "config.json says that they are quantized": (
         configured(quantization_config={"quant_method": "gptq", "bits": 4}),
@@ -160,7 +160,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "config.json names no classes": (
         configured(architectures=5),
-        r"config\.json has architectures 5, which is no list",
+        r"config\.json has architectures 5, which is not a list",
     ),
     "config.json has more layers": (configured(encoder_layers=2), r"they lack model\.encoder\.layers\.1\."),
     "config.json has other sizes": (
@@ -180,16 +180,22 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         configured("tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.Mine", None]}),
         r"tokenizer_config\.json names code of its own \(auto_map\)",
     ),
-    "it is cut": (cut(SAFE), rf"{SAFE} is cut or damaged"),
-    "its last byte is missing": (cut(SAFE, 0.9999), rf"{SAFE} is cut or damaged"),
-    "it is cut in its header": (content(SAFE, b"\x00\x10\x00\x00\x00\x00\x00\x00{"), rf"{SAFE} is cut or damaged"),
-    "its header claims too much": (content(SAFE, b"\xff" * 64), rf"{SAFE} is cut or damaged"),
+    "it is cut": (cut(SAFE), rf"{SAFE} is truncated or damaged"),
+    "its last byte is missing": (cut(SAFE, 0.9999), rf"{SAFE} is truncated or damaged"),
+    "it is cut in its header": (
+        content(SAFE, b"\x00\x10\x00\x00\x00\x00\x00\x00{"),
+        rf"{SAFE} is truncated or damaged",
+    ),
+    "its header claims too much": (content(SAFE, b"\xff" * 64), rf"{SAFE} is truncated or damaged"),
     "it has more than its header says": (
         lambda folder: (folder / SAFE).write_bytes((folder / SAFE).read_bytes() + b"more"),
-        rf"{SAFE} is cut or damaged",
+        rf"{SAFE} is truncated or damaged",
     ),
     "it is empty": (content(SAFE, b""), rf"{SAFE} is empty"),
-    "it is a page of a server": (content(SAFE, b"<!DOCTYPE html><title>404</title>"), rf"{SAFE} is cut or damaged"),
+    "it is a page of a server": (
+        content(SAFE, b"<!DOCTYPE html><title>404</title>"),
+        rf"{SAFE} is truncated or damaged",
+    ),
     "it is a pointer": (content(SAFE, POINTER), rf"{SAFE} is a pointer of Git LFS.*git lfs pull"),
     "there is none": (without(SAFE), r"holds no weights \(model\.safetensors\)"),
     "a shard is missing": (sharded(without(SECOND)), r"model-00002-of-.*\.safetensors, which .* names, is missing"),
@@ -206,22 +212,25 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         r"they lack model\.",
     ),
     "shards have no index": (sharded(without(INDEX)), rf"model-00001-of-.*, and no {INDEX}"),
-    "the index is cut": (sharded(cut(INDEX)), rf"{re.escape(INDEX)} is cut or damaged"),
-    "the index is another file": (sharded(content(INDEX, b'{"a": 1}')), rf"{re.escape(INDEX)} is no index of weights"),
+    "the index is cut": (sharded(cut(INDEX)), rf"{re.escape(INDEX)} is truncated or damaged"),
+    "the index is another file": (
+        sharded(content(INDEX, b'{"a": 1}')),
+        rf"{re.escape(INDEX)} is not an index of weights",
+    ),
     "the index has no metadata": (
         sharded(reindexed(metadata=None)),
-        rf"{re.escape(INDEX)} is no index of weights \(weight_map",
+        rf"{re.escape(INDEX)} is not an index of weights \(weight_map",
     ),
-    "the index names no files": (sharded(reindexed(weight_map={})), rf"{re.escape(INDEX)} is no index of weights"),
+    "the index names no files": (sharded(reindexed(weight_map={})), rf"{re.escape(INDEX)} is not an index of weights"),
     "the index lacks a file": (
         sharded(reindexed(weight_map={"a": "model-00001-of-00005.safetensors"})),
         r"they lack model\.",
     ),
-    "the tokenizer is cut": (cut("tokenizer.json"), r"tokenizer\.json is cut or damaged"),
+    "the tokenizer is cut": (cut("tokenizer.json"), r"tokenizer\.json is truncated or damaged"),
     "the tokenizer is empty": (content("tokenizer.json", b""), r"tokenizer\.json is empty"),
     "the tokenizer has no content": (content("tokenizer.json", b"{}"), r"tokenizer\.json holds \{\}"),
     "the tokenizer is a number": (content("tokenizer.json", b"5"), r"tokenizer\.json holds 5"),
-    "the tokenizer is deep": (content("tokenizer.json", b"[" * 100_000), r"tokenizer\.json is cut or damaged"),
+    "the tokenizer is deep": (content("tokenizer.json", b"[" * 100_000), r"tokenizer\.json is truncated or damaged"),
     "the tokenizer is another file": (content("tokenizer.json", b'{"a": 1}'), r"tokenizer\.json holds "),
     "the tokenizer is a pointer": (content("tokenizer.json", POINTER), r"tokenizer\.json is a pointer of Git LFS"),
     "there is no tokenizer": (
@@ -240,12 +249,12 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         without("*processor*"),
         r"holds no feature extractor \(preprocessor_config\.json",
     ),
-    "the feature extractor is cut": (cut("processor_config.json"), r"processor_config\.json is cut or damaged"),
-    "config.json is cut": (cut("config.json"), r"config\.json is cut or damaged"),
+    "the feature extractor is cut": (cut("processor_config.json"), r"processor_config\.json is truncated or damaged"),
+    "config.json is cut": (cut("config.json"), r"config\.json is truncated or damaged"),
     "config.json is a list": (content("config.json", b"[]"), r"config\.json holds \[\]"),
     "a dropout is no probability": (
         configured("config.json", dropout=5),
-        r"config\.json has dropout 5, which is no probability \(0 to 1\)",
+        r"config\.json has dropout 5, which is not a probability \(0 to 1\)",
     ),
     "generation_config.json is a list": (
         content("generation_config.json", b"[]"),
@@ -263,17 +272,17 @@ PICKLES: dict[str, tuple[Damage, str]] = {
     "it is a pointer": (content(PICKLED, POINTER), rf"{PICKLED}: its pickle .*is damaged"),
     "it runs code": (
         lambda folder: torch.save({NORM: Harmful(folder)}, folder / PICKLED),
-        rf"{PICKLED}: its pickle holds more than tensors, .* is never run",
+        rf"{PICKLED}: its pickle is damaged, or has more than tensors, which is never run",
     ),
     "it is a bare pickle that runs code": (
         lambda folder: (folder / PICKLED).write_bytes(pickle.dumps(Harmful(folder))),
-        rf"{PICKLED}: its pickle holds more than tensors",
+        rf"{PICKLED}: its pickle is damaged, or has more than tensors",
     ),
     "weights are quantized": (
         lambda folder: torch.save(
             {**(held := torch.load(folder / PICKLED)), NORM: held[NORM].to(torch.int8)}, folder / PICKLED
         ),
-        rf"{NORM} \(torch\.int8\) holds whole numbers",
+        rf"{NORM} \(torch\.int8\) has integers",
     ),
     "it holds a checkpoint": (
         lambda folder: torch.save({"model": torch.load(folder / PICKLED), "step": 3}, folder / PICKLED),

@@ -77,7 +77,7 @@ def test_other_braces_are_the_script_s_own(word: str) -> None:
         (["--csv={S3:bucket/key}"], r"--csv: {S3:bucket/key}: S3 is no storage .* write {s3:bucket/key}"),
         (["x={sftp2://host/key}"], "x: .*sftp2 is no storage"),
         (["CSV={s3:b/../k}"], "CSV: {s3:b/../k}: .* without '..'"),
-        (["--a", "b", "{https:me:secret@host/k}"], "argument 3: .*holds a user name"),
+        (["--a", "b", "{https:me:secret@host/k}"], "argument 3: .*contains a user name"),
     ],
 )
 def test_what_cannot_be_fetched_is_refused_with_argument_and_fix(words: list[str], problem: str) -> None:

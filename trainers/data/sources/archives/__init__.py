@@ -1,1 +1,1 @@
-"""Recordings in tar archives, which are read in place and never unpacked."""
+"""Reads recordings in tar archives, which are never unpacked."""

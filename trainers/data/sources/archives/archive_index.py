@@ -1,4 +1,4 @@
-"""The index of an archive, and the reader of recordings by their offset on the nodes; archives are never unpacked.
+"""Indexes archives, and reads recordings in them by offset on the nodes; archives are never unpacked.
 
 An index has the members, and for a compressed archive the seek points; it is made once, and cached.
 """
@@ -54,7 +54,7 @@ _OPEN_ARCHIVES = 16
 class ArchiveState:
     """The size of an archive when its members were listed, and a mark that changes with its content.
 
-    `points_url`: URL of the seek points of a compressed archive; "" for others, and without a cache.
+    `points_url` is the URL of the seek points of a compressed archive; "" for others, and without a cache.
     """
 
     size_bytes: int
@@ -66,7 +66,7 @@ class ArchiveState:
 class ArchiveIndex:
     """The members of one archive by name, and a reader of its uncompressed content.
 
-    For a name that occurs more than once, the member only has a problem.
+    The member of a name that occurs more than once has a problem, and is not read.
     """
 
     location: str
@@ -99,9 +99,9 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
     A compressed archive is read completely, which checks its length and checksums.
 
     Raises:
-        NotHereError: the archive does not exist.
-        DataError: the archive is damaged, or was cut short.
-        StorageError: its bucket or server cannot be read.
+        NotHereError: The archive does not exist.
+        DataError: The archive is damaged or truncated.
+        StorageError: Its bucket or server cannot be read.
     """
     try:
         found = describe(location, storage_options)
@@ -110,7 +110,7 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
     if is_remote(location) and not found.etag:
         raise StorageError(
             f"{without_password(location)}: its server sends neither ETag nor Last-Modified, which would show when the "
-            "archive is replaced: download it, and name the file"
+            "archive is replaced: download it, and give the path of the file"
         )
     key = f"{FOLDER}/{hashlib.sha256(location.encode()).hexdigest()[:32]}"
     stamp = json.dumps([VERSION, found.size_bytes, found.etag])
@@ -134,7 +134,7 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
 def _known(cache: Storage, key: str, stamp: str, points: SeekPoints | None) -> list[Member] | None:
     """Returns the cached members of an archive, and loads its seek points.
 
-    None if the archive has changed, or they are missing or damaged.
+    Returns None if the archive has changed, or the cached members or points are missing or damaged.
     """
     if not cache.exists(f"{key}.parquet"):
         return None
@@ -187,7 +187,7 @@ def _read_member(location: str, state: ArchiveState, options: StorageOptions, ro
         data = read_content(member, _opened(location, state, options), with_content=is_compressed(location))
     except OSError as error:
         raise StorageError(
-            f"{location}: cannot be read here: {reason_of(error)}; an archive must be one that every node reads"
+            f"{location}: cannot be read here: {reason_of(error)}; every node must be able to read the archive"
         ) from error
     if data is None:
         raise StorageError(f"{location}: it was replaced since its rows were listed: prepare again")

@@ -1,4 +1,4 @@
-"""Paths into archives: `corpus.tar/clips/a.wav` is clips/a.wav in corpus.tar. `{000..127}` expands to many paths."""
+"""Parses paths into archives (`corpus.tar/clips/a.wav` is clips/a.wav in corpus.tar), and expands `{000..127}`."""
 
 import math
 import re
@@ -26,7 +26,7 @@ def archives_in(path: str) -> Iterator[tuple[str, str]]:
 
 
 def is_missing(path: str) -> bool:
-    """Returns True if a path of this machine does not exist, nor does an archive that it may lead into."""
+    """Returns True if on this machine neither a path nor any archive that it may lead into exists."""
     return not (is_remote(path) or any(Path(each).exists() for each in (path, *dict(archives_in(path)))))
 
 
@@ -41,7 +41,7 @@ def is_compressed(path: str) -> bool:
 
 
 def expand_names(pattern: str) -> list[str]:
-    """Returns the paths that a pattern expands to, in order: `{000..127}` keeps its number of digits.
+    """Returns the paths that a pattern expands to, in order; `{000..127}` keeps its number of digits.
 
     `{train,dev}` expands to each of its names; of several braces, the last varies fastest. Raises ValueError if a range
     is descending, or the pattern expands to more than a million paths.
@@ -51,7 +51,7 @@ def expand_names(pattern: str) -> list[str]:
     pieces = _BRACES.split(pattern)
     choices = [list(_choices(piece)) if number % 2 else [piece] for number, piece in enumerate(pieces)]
     if (count := math.prod(map(len, choices))) > _MOST_NAMES:
-        raise ValueError(f"{pattern} means {count} files: name {_MOST_NAMES} at most")
+        raise ValueError(f"{pattern} expands to {count} files: give {_MOST_NAMES} at most")
     return ["".join(parts) for parts in product(*choices)]
 
 
@@ -64,6 +64,6 @@ def _choices(inside: str) -> Iterator[str]:
     if last < first:
         raise ValueError(f"{{{inside}}} goes backwards: write the smaller number first")
     if last - first >= _MOST_NAMES:
-        raise ValueError(f"{{{inside}}} means {last - first + 1} files: name {_MOST_NAMES} at most")
+        raise ValueError(f"{{{inside}}} expands to {last - first + 1} files: give {_MOST_NAMES} at most")
     for number in range(first, last + 1):
         yield str(number).zfill(len(found[1]))

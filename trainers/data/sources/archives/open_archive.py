@@ -1,4 +1,4 @@
-"""Random access to the content of archives, in compressed ones by seek points, and their members."""
+"""Lists members of archives and reads any byte range, in compressed archives by seek points."""
 
 import gzip
 import io
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 # Bytes read at a time from a compressed archive that is not on this node's disk.
 _BLOCK_BYTES = 4 * 2**20
-# Decompressed bytes between two points, each of which takes 32 KB: maximum number and minimum spacing of points.
+# Maximum number of points, each of which takes 32 KB, and minimum number of decompressed bytes between two.
 _MOST_POINTS, _LEAST_SPACING_BYTES = 2048, 4 * 2**20
 # Typical gzip ratio for tables and WAV; a wrong guess only changes the number of points.
 _USUAL_RATIO = 2
@@ -54,10 +54,10 @@ def list_members(location: str, read_at: ReadAt, points: "SeekPoints | None") ->
 
 
 class SeekPoints:
-    """Random access to a compressed archive through seek points; checks no checksums, see `list_members`."""
+    """Reads any byte range of a compressed archive by seek points; does not check checksums, unlike `list_members`."""
 
     def __init__(self, location: str, read_at: ReadAt, size_bytes: int):
-        # Imported lazily: not installed with the client alone.
+        # Imported here because the client alone does not install it.
         from indexed_gzip import IndexedGzipFile  # noqa: PLC0415
 
         self._location = location
@@ -67,7 +67,7 @@ class SeekPoints:
         self._file = IndexedGzipFile(fileobj=self.opened(), spacing=spacing)
 
     def opened(self) -> BinaryIO:
-        """Returns the compressed archive, opened again."""
+        """Opens the compressed archive again."""
         if not is_remote(self._location):
             return open(on_this_node(self._location), "rb")  # noqa: PTH123 -- its reader closes it
         blocks = {"block_bytes": _BLOCK_BYTES, "most_bytes": _BLOCK_BYTES}
@@ -76,7 +76,7 @@ class SeekPoints:
 
     def read_at(self, start: int, length: int) -> bytes:
         """Returns decompressed bytes at an offset."""
-        # Seeking stops at the end.
+        # Seeking beyond the end stops at the end.
         return self._checked(lambda: bytes(self._file.read(length)) if self._file.seek(start) == start else b"")
 
     def load(self, points: bytes) -> None:
@@ -102,7 +102,7 @@ class SeekPoints:
             raise damaged(self._location, error) from None
 
     def _noting(self, read_at: ReadAt) -> ReadAt:
-        """Keeps errors of access to another machine, which the library reports as damage."""
+        """Returns a reader that keeps its error in `_failure`, since the library reports it as damage."""
 
         def read(start: int, length: int) -> bytes:
             try:

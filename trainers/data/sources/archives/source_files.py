@@ -1,4 +1,4 @@
-"""Files that list data: at paths, at URLs, and in archives."""
+"""Reads files that list data, at paths, at URLs and in archives."""
 
 import os
 import posixpath
@@ -33,7 +33,7 @@ _LIKE_ARCHIVES = f"(?i){SUFFIX}/"
 class LocatedRows:
     """Rows, and the reader of their recordings. Rows of an archive have `archive_index`'s columns to locate them in it.
 
-    `files`: each archive, and each recording that is a separate file.
+    `files` are the archives, and the recordings that are separate files.
     """
 
     table: pa.Table
@@ -43,7 +43,7 @@ class LocatedRows:
 
 @dataclass
 class SourceFiles:
-    """Reads files that list data, and caches the index of each archive, in `cache` for further processes.
+    """Reads files that list data, and caches the index of each archive, also for other processes in `cache`.
 
     `encoding` and `quoting` are those of texts and of fields of CSV.
     """
@@ -56,14 +56,14 @@ class SourceFiles:
     _are_files: dict[str, bool] = field(default_factory=dict)
 
     def read(self, location: str) -> bytes | None:
-        """Returns the text of a file at a path or URL, or of a member of an archive, in UTF-8; None if there is none.
+        """Returns the text of a file at a path or URL, or of a member of an archive, in UTF-8; None if it is missing.
 
         Compressed content is returned unchanged.
 
         Raises:
-            NotHereError: the file cannot be read on this machine.
-            DataError: the file has another encoding, or its archive is damaged.
-            StorageError: the bucket or server is not available.
+            NotHereError: The file cannot be read on this machine.
+            DataError: The file has another encoding, or its archive is damaged.
+            StorageError: The bucket or server is not available.
         """
         try:
             if found := self._in_archive(location):
@@ -110,21 +110,21 @@ class SourceFiles:
             raise NotHereError(f"{url}: {reason_of(error)}") from None
 
     def indexes(self, locations: Iterable[str]) -> list[ArchiveIndex]:
-        """Opens archives, several in parallel; raises as `open_index`, and DataError for a name of no archive."""
+        """Opens archives, several in parallel; raises as `open_index`, and DataError if a name is not an archive's."""
         names = list(locations)
         for name in names:
             if not is_archive(name):
                 endings = ", ".join(SUFFIXES)
                 raise DataError(
-                    f"{without_password(name)}: its name ends in none of {endings}: make it a tar, and name it so"
+                    f"{without_password(name)}: its extension is none of {endings}: convert it to a tar file"
                 )
         with ThreadPoolExecutor(_PARALLEL_ARCHIVES) as pool:
             return list(pool.map(self._index, names))
 
     def root_of(self, path: str, wanted: str, name: str | None = None) -> str:
-        """Returns the folder with a file: the path itself, or for an archive the one of its folders that has the file.
+        """Returns the folder with a file, which is the path itself, or for an archive its only folder with the file.
 
-        `name`: the folder's name, which is the last part of the path, or else a folder directly below the path. Raises
+        `name` is the folder's name: the last part of the path, or else that of a folder directly below the path. Raises
         DataError if no folder, or more than one, has the file.
         """
         if not is_archive(path) or not self.is_archive_file(path):
@@ -134,7 +134,7 @@ class SourceFiles:
         folders = [member.removesuffix(wanted).rstrip("/") for member in members if f"/{member}".endswith(f"/{wanted}")]
         folders = [folder for folder in folders if name in (None, posixpath.basename(folder))]
         if not folders:
-            raise DataError(f"{path}: there is no {wanted} in the archive: name another")
+            raise DataError(f"{path}: there is no {wanted} in the archive: use another")
         if len(folders) > 1:
             raise DataError(f"{path}: {wanted} is in {', '.join(sorted(folders))}: name one, as {path}/{folders[0]}")
         return f"{path}/{folders[0]}".rstrip("/")
@@ -142,7 +142,7 @@ class SourceFiles:
     def locate(self, table: pa.Table, problems: Mapping[str, str]) -> LocatedRows:
         """Locates the recordings of a table of ROW_SCHEMA; rows in compressed archives are sorted by their offset.
 
-        `problems`: reasons why rows have no recording, by id.
+        `problems` are reasons why rows have no recording, by id.
         """
         files = FileReader(self.storage_options)
         paths = table["audio"].to_pylist()

@@ -1,4 +1,4 @@
-"""The members of a tar archive: names, offsets and sizes, from its headers alone, which are read in ranges."""
+"""Lists names, offsets and sizes of the members of a tar archive, from its headers, which are read in ranges."""
 
 import errno
 import io
@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 from trainers.errors import DataError
 
-# Returns bytes at an offset: fewer only at the end.
+# Returns a number of bytes from an offset on, or fewer at the end.
 ReadAt = Callable[[int, int], bytes]
 
 # Recordings are minutes or hours long; a larger size is an error.
 MOST_MEMBER_BYTES = 2**30
 _BLOCK_BYTES = 16 * 1024
-# Headers with long names and extended attributes.
+# Maximum size of a header, with long names and extended attributes.
 _MOST_HEADER_BYTES = 2**20
 # Transcripts next to each recording, as in WebDataset.
 _TEXTS, _MOST_TEXT_BYTES = (".txt", ".text", ".json"), 16 * 1024
 _MOST_TEXTS_BYTES = 2**28
-# tar writes a few blocks at the end, or fills a tape record.
+# tar writes a few empty blocks at the end, or fills a tape record.
 _MOST_END_BYTES = 2**20
 HEADER_BYTES = tarfile.BLOCKSIZE
 _AGAIN = "fetch the archive again"
@@ -52,7 +52,7 @@ class RangeFile(io.RawIOBase):
     """Reads blocks of a file, of which the last is cached; skipped ranges are not read.
 
     An archive's header that claims more than `most_bytes` is invalid. `size_bytes` is the size of the file, for
-    positions relative to its end; None: not known.
+    positions relative to its end; None if not known.
     """
 
     def __init__(self, name: str, read_at: ReadAt, *, block_bytes: int, most_bytes: int, size_bytes: int | None = None):
@@ -95,10 +95,10 @@ class RangeFile(io.RawIOBase):
 
 
 def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) -> Iterator[Member]:
-    """Yields an archive's members without reading recordings, except `with_content`, for their checksums.
+    """Yields an archive's members; with `with_content`, also reads recordings, for their checksums.
 
-    Folders are left out; `read_at` reads a range of the uncompressed archive: `with_content` in order, to its end.
-    Raises DataError if the archive is damaged, was cut short, or has data after its end.
+    Folders are left out. `read_at` reads a range of the uncompressed archive; with `with_content`, ranges are in order,
+    up to its end. Raises DataError if the archive is damaged or truncated, or has data after its end.
     """
     block_bytes = 1 if with_content else _BLOCK_BYTES
     file = RangeFile(location, read_at, block_bytes=block_bytes, most_bytes=_MOST_HEADER_BYTES)
@@ -127,8 +127,8 @@ def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) 
 
 def damaged(location: str, error: Exception) -> DataError:
     """Returns the error for an archive that a library cannot read."""
-    # A browser may unpack what it fetches, and keep its name.
-    problem = "the archive is damaged or cut short, or its content is not what its name says"
+    # A browser may decompress a file that it downloads, and keep its name.
+    problem = "the archive is damaged or truncated, or its content is not what its name says"
     return DataError(f"{location}: {problem} ({error}): {_AGAIN}")
 
 
@@ -142,7 +142,7 @@ def read_content(member: Member, read_at: ReadAt, *, with_content: bool) -> byte
 
 def _member(info: tarfile.TarInfo, file: RangeFile, *, with_content: bool) -> Member:
     problem, text = _problem(info), None
-    # The last block that was read.
+    # The header is in the block that was read last.
     file.seek(info.offset_data - HEADER_BYTES)
     checksum = zlib.crc32(file.read(HEADER_BYTES))
     if not problem and info.size <= _MOST_TEXT_BYTES and info.name.lower().endswith(_TEXTS):
@@ -158,18 +158,18 @@ def _member(info: tarfile.TarInfo, file: RangeFile, *, with_content: bool) -> Me
 def check_end(location: str, read_at: ReadAt, end: int) -> None:
     """Raises DataError if the empty blocks at a tar's end are missing, or followed by other data.
 
-    tarfile ends silently without them, as at a damaged header.
+    tarfile reports no error for this or for a damaged header.
     """
     tail = read_at(end, _MOST_END_BYTES + 1)
     if not tail:
-        raise DataError(f"{location}: the archive ends at byte {end} without an end mark: it was cut short; {_AGAIN}")
+        raise DataError(f"{location}: the archive ends at byte {end} without an end mark: it is truncated; {_AGAIN}")
     if tail.strip(b"\0"):
         raise DataError(
-            f"{location}: the archive is damaged at byte {end}, or others were joined to it: {_AGAIN}, or name each by "
-            "itself"
+            f"{location}: the archive is damaged at byte {end}, or others were joined to it: {_AGAIN}, or name each "
+            "separately"
         )
     if len(tail) > _MOST_END_BYTES:
-        raise DataError(f"{location}: there are only zeros behind byte {end}, as where a download stopped: {_AGAIN}")
+        raise DataError(f"{location}: there are only zeros after byte {end}, as if a download stopped there: {_AGAIN}")
 
 
 def _problem(info: tarfile.TarInfo) -> str:
@@ -178,7 +178,7 @@ def _problem(info: tarfile.TarInfo) -> str:
     if info.issym() or info.islnk():
         return "is a link, not a recording"
     if not info.isfile() or info.issparse():
-        return "is no regular file"
+        return "is not a regular file"
     if info.size > MOST_MEMBER_BYTES:
         return f"claims {info.size} bytes, more than a recording has"
     return ""

@@ -1,1 +1,1 @@
-"""Readers of data in other formats than Rayscribe's manifests: from their files to rows."""
+"""Reads the rows of data in other formats than Rayscribe's manifests."""

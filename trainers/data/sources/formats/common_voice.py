@@ -1,4 +1,4 @@
-"""Common Voice as distributed by Mozilla: a folder of one language with a TSV for each split, next to its clips."""
+"""Reads Common Voice as Mozilla distributes it: a folder of one language with clips, and a TSV for each split."""
 
 import posixpath
 import unicodedata
@@ -79,7 +79,7 @@ class CommonVoice:
 
     def _file(self, path: str) -> str:
         if not path or "/" in path or path.startswith("."):
-            raise DataError(f"{self.folder}: a table names the clip {path!r}, which is no name of a file in {CLIPS}/")
+            raise DataError(f"{self.folder}: a table names the clip {path!r}, which is not a file name in {CLIPS}/")
         return path if posixpath.splitext(path)[1] else path + EXTENSION
 
     def _durations_s(self) -> dict[str, float]:
@@ -98,11 +98,11 @@ class CommonVoice:
         where, content = f"{self.folder}/{table}{TABLE}", self._content(f"{table}{TABLE}")
         if content is None:
             raise DataError(
-                f"{where}: no such table: name the folder of one language of Common Voice, in which {CLIPS}/ lies too"
+                f"{where}: no such table: name the folder of one language of Common Voice, which also has {CLIPS}/"
             )
         header, rows = delimited_rows(where, decode(where, content), "\t", (*required, *others))
         if missing := [column for column in required if column not in header]:
-            raise DataError(f"{where}: no column {missing[0]!r} among {', '.join(header)}: is it Common Voice's?")
+            raise DataError(f"{where}: no column {missing[0]!r} among {', '.join(header)}: use Common Voice's TSV")
         return header, rows
 
     def _content(self, name: str) -> bytes | None:
@@ -123,7 +123,7 @@ def table_of_clips(clips: Sequence[Clip]) -> pa.Table:
 def cleaned(sentence: str, *, accented_letters: bool) -> str:
     """Returns a sentence with single spaces, and with plain Latin letters unless it keeps `accented_letters`.
 
-    Marks in other scripts are kept: there they are vowels, or form different letters.
+    Marks in other scripts are kept, since they are vowels there, or form different letters.
     """
     text = " ".join(sentence.split())
     if accented_letters:

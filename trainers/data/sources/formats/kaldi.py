@@ -1,6 +1,6 @@
 """Reads Kaldi data folders: `wav.scp` and `text`, and `segments`, `utt2spk`, `utt2lang` if they exist, into one table.
 
-The requirements of Kaldi's own `validate_data_dir.sh` for ids apply here, too: no row is dropped.
+The requirements of Kaldi's own `validate_data_dir.sh` for ids apply here, too; no row is dropped.
 """
 
 import io
@@ -20,7 +20,7 @@ _REQUIRED = ("wav.scp", "text")
 # Files with one word for each utterance, and their column.
 _OF_UTTERANCES = {"utt2spk": "speaker", "utt2lang": "language"}
 _OPTIONAL = ("segments", *_OF_UTTERANCES)
-# Kaldi's own spaces: no-break spaces and the like are part of ids and words.
+# The spaces of Kaldi, for which no-break spaces and the like are part of ids and words.
 _SPACE = " \t\n\v\f"
 _SPACES = re.compile(f"[{_SPACE}]+")
 # Kaldi's notation for a position in an archive, or a range of its rows.
@@ -58,8 +58,8 @@ def read_kaldi(folder: str, read: Callable[[str], bytes | None]) -> tuple[pa.Tab
         of the files that were read.
 
     Raises:
-        NotHereError: neither `wav.scp` nor `text` is in a folder on this machine.
-        DataError: a file is missing or wrong, or their ids differ; the message names file, line, and the fix.
+        NotHereError: Neither `wav.scp` nor `text` is in a folder on this machine.
+        DataError: A file is missing or wrong, or ids of files differ; the message names file, line, and the fix.
     """
     folder = folder.rstrip("/")
     contents = {name: content for name in (*_REQUIRED, *_OPTIONAL) if (content := read(name)) is not None}
@@ -88,7 +88,7 @@ def read_kaldi(folder: str, read: Callable[[str], bytes | None]) -> tuple[pa.Tab
         }
         for utterance, entry in texts.items()
     )
-    # Text files have no zero bytes.
+    # NULs separate the files, since text files have none.
     return table_of(rows), b"".join(b"%b\0%b\0" % (name.encode(), contents[name]) for name in contents)
 
 
@@ -124,7 +124,7 @@ def _recordings(location: str, entries: Mapping[str, _Entry]) -> dict[str, str]:
         elif _IN_ARCHIVE.fullmatch(path):
             problem = "a part of an archive: write each recording to a file of its own (wav-copy), and name those"
         elif not path:
-            problem = "no path: write one behind the id"
+            problem = "no path: write one after the id"
         else:
             recordings[recording] = absolute(base, path)
             continue
@@ -138,7 +138,7 @@ def _segments(location: str, entries: Mapping[str, _Entry]) -> dict[str, _Segmen
         fields = _SPACES.split(value)
         where = f"{location}: line {line}: {utterance!r}"
         if len(fields) != 3:
-            fix = "store each channel as a recording of its own, and write recording, start and end behind the id"
+            fix = "store each channel as a recording of its own, and write recording, start and end after the id"
             raise DataError(f"{where} has {value!r}: {fix}")
         recording, start, end = fields
         try:
@@ -155,7 +155,7 @@ def _segments(location: str, entries: Mapping[str, _Entry]) -> dict[str, _Segmen
 def _require_one_word(location: str, entries: Mapping[str, _Entry]) -> None:
     for utterance, (line, value) in entries.items():
         if not value or _SPACES.search(value):
-            raise DataError(f"{location}: line {line}: {utterance!r} has {value!r}: write one word behind the id")
+            raise DataError(f"{location}: line {line}: {utterance!r} has {value!r}: write one word after the id")
 
 
 def _require_same(folder: str, ids: Mapping[str, Collection[str]]) -> None:

@@ -1,4 +1,4 @@
-"""The table of formats: the readers of the rows of a `DataLocation`."""
+"""Lists the formats of data, and reads the rows of a `DataLocation` in any of them."""
 
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +30,14 @@ def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     """Reads the rows of a location in one of the formats.
 
     Raises:
-        ConfigError: an option has a wrong value.
-        DataError: a file is missing or wrong, or there are no rows.
-        StorageError: a bucket or a server is not available.
+        ConfigError: An option has a wrong value.
+        DataError: A file is missing or wrong, or there are no rows.
+        StorageError: A bucket or a server is not available.
     """
     rows = _READERS[where.format](where, split, files)
     checked_ids(where.path, rows.table["id"])
     if not len(rows.table):
-        raise DataError(f"{rows.location}: no rows are left: name other splits of it")
+        raise DataError(f"{rows.location}: no rows are left: use other splits")
     return rows
 
 
@@ -95,7 +95,7 @@ def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
         prefixes = shard_names(tars)
         rows = [{**row, "id": f"{prefixes[row['tar']]}/{row['id']}"} for row in rows]
     numbers = {tar.location: each for each, tar in enumerate(tars)}
-    # Tars may have recordings of the same name.
+    # The fingerprint has the tars' numbers, since tars may have recordings of the same name.
     return _of_archives(where, table_of(rows), tars, hash_of([numbers[row["tar"]] for row in rows]).encode())
 
 

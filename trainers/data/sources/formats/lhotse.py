@@ -1,4 +1,4 @@
-"""Reads Lhotse's cuts, as JSON lines: of recordings in files, and of Shar, where a tar next to them has recordings.
+"""Reads Lhotse's cuts in JSON lines, whose recordings are files or, in Shar, members of a tar next to the cuts.
 
 Lhotse itself would run the commands of recordings of type `command`; this module runs none.
 """
@@ -23,7 +23,7 @@ _ROUNDED_S = 0.001
 def text_of_cuts(location: str, content: bytes) -> str:
     """Returns the text of a manifest of cuts, which may be compressed.
 
-    Raises DataError if the manifest is damaged, is larger than any manifest, or is not UTF-8.
+    Raises DataError if the manifest is damaged, has more than _MOST_BYTES, or is not UTF-8.
     """
     if content.startswith(_GZIP):
         try:

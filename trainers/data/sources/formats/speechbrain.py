@@ -41,7 +41,7 @@ def read_speechbrain(location: str, content: bytes, *, data_root: str | None, qu
     from that offset. Parts of recordings in samples are refused; other fields are not read.
 
     Relative audio paths, and those that begin with a relative `data_root`, are relative to the manifest's folder;
-    `data_root` is the value of `{data_root}`, `$data_root` and `${data_root}` in audio paths; None: not known. Raises
+    `data_root` is the value of `{data_root}`, `$data_root` and `${data_root}` in audio paths; None if not known. Raises
     DataError if the manifest cannot be used; the message names the line or the id, and the fix.
     """
     text, suffix = decode(location, content), posixpath.splitext(location)[1].lower()
@@ -115,7 +115,7 @@ def _file_of(wav: Any) -> Any:
 
 
 def _row(location: str, name: str, values: Mapping[str, str], data_root: str | None) -> Sequence[str]:
-    """Returns values in the order of `TableRules.wanted`. Raises ValueError, which names the fix, for a wrong one."""
+    """Returns values in the order of `TableRules.wanted`. Raises ValueError with the fix for an invalid value."""
     if _PART.search(values["wav_opts"]):
         raise ValueError(
             f"'wav_opts' is {values['wav_opts']!r}, which says which part of the recording is meant, and is not read: "

@@ -38,8 +38,8 @@ def read_samples(
 
     Args:
         indexes: The shards.
-        audio: Extension of the recordings, such as flac. None: any extension of recordings.
-        text: Extension of the transcripts, such as txt; or json.KEY. None: txt, text, or a usual key of json.
+        audio: Extension of the recordings, such as flac; None for any extension of recordings.
+        text: Extension of the transcripts, such as txt, or json.KEY; None for txt, text, or a usual key of json.
         encoding: Encoding of the transcripts.
     """
     shards = [(index, dict(_grouped(index.members.values()))) for index in indexes]
@@ -68,7 +68,7 @@ def shard_names(indexes: Sequence[ArchiveIndex]) -> dict[str, str]:
 
 
 def _grouped(members: Iterable[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
-    """Yields the members of each sample by extension: the file name up to its first dot is the sample's."""
+    """Yields each sample, named by the file name up to its first dot, and its members by extension."""
     samples: dict[str, dict[str, Member]] = {}
     for member in members:
         folder, slash, name = member.name.rpartition("/")
@@ -89,7 +89,7 @@ def _recording(members: Mapping[str, Member], audio: str | None) -> Member:
     if len(found) != 1:
         listed = ", ".join(sorted(members))
         raise ValueError(
-            f"its sample has {'several recordings' if found else 'no recording'} ({listed}): name the ending as ?audio="
+            f"its sample has {'several recordings' if found else 'no recording'} ({listed}): set ?audio=EXTENSION"
         )
     if found[0].problem:
         raise ValueError(f"{found[0].name} {found[0].problem}")
@@ -98,7 +98,7 @@ def _recording(members: Mapping[str, Member], audio: str | None) -> Member:
 
 def _described(members: Mapping[str, Member], text: str | None, encoding: str) -> dict[str, Any]:
     """Returns text, speaker, language and duration of a sample. Raises ValueError if text is missing or wrong."""
-    # Errors in a file of a sample that is not used do not matter.
+    # Files of a sample that are not used are not read, so that their errors do not matter.
     record = load_json(_text(members[JSON], UTF_8)) if JSON in members and _is_asked_of_json(members, text) else {}
     if not isinstance(record, dict):
         raise ValueError(f"{members[JSON].name} is not a JSON object")
@@ -117,7 +117,7 @@ def _described(members: Mapping[str, Member], text: str | None, encoding: str) -
     if plain:
         given["text"] = _text(members[plain[0]], encoding)
     if given["text"] is None:
-        raise ValueError(f"its sample has no text ({', '.join(sorted(members))}): name the ending as ?text=")
+        raise ValueError(f"its sample has no text ({', '.join(sorted(members))}): set ?text=EXTENSION")
     there = {name: value for name, value in given.items() if value is not None}
     values: dict[str, Any] = dict(zip(there, text_values(there, list(there), ("text",)), strict=True))
     seconds = values.pop("duration", None)

@@ -1,1 +1,1 @@
-"""Files of many rows: the driver reads their transcripts; the node that prepares a row reads its recording."""
+"""Reads files of many rows: the driver reads transcripts; the node that prepares a row reads its recording."""

@@ -1,4 +1,4 @@
-"""Tables of a data set that name its recordings: audio folders, JSON and CSV. `datasets` lists their files.
+"""Reads tables of a data set that name its recordings: audio folders, JSON and CSV. `datasets` lists their files.
 
 `datasets` reads files of one format and ignores those of others, which is reported.
 """
@@ -33,7 +33,7 @@ _DECISIVE = (
     *("quotechar", "quoting", "escapechar", "doublequote", "lineterminator", "skipinitialspace", "on_bad_lines"),
     *("encoding", "encoding_errors", "drop_metadata", "metadata_filenames", "filters"),
 )
-# A .json may also have settings.
+# A .json may be a table or have settings, see `_is_table`.
 _TABLE = re.compile(r"\.(csv|tsv|jsonl|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst|lz4))?$", re.IGNORECASE)
 _JSON = ".json"
 # Maximum number of ignored files in a warning.
@@ -44,8 +44,8 @@ def read_listed(builder: Any, split: str, rules: TableRules, files: SourceFiles)
     """Returns the rows of a split of a `datasets` builder, read like a manifest's.
 
     Raises:
-        DataError: a table is missing or wrong, or its README requires it to be read in another way.
-        StorageError: a server is not available.
+        DataError: A table is missing or wrong, or its README requires it to be read in another way.
+        StorageError: A server is not available.
     """
     _refuse_options(builder)
     tables = next(list(map(str, files)) for name, files in builder.config.data_files.items() if str(name) == split)
@@ -127,7 +127,7 @@ def refuse_outside(paths: Sequence[str], root: str, location: str) -> None:
 def passed_over(base: str, read: Sequence[str], column: str, split: str | None = None) -> str:
     """Describes the tables of a split, or of all, that `datasets` leaves out, as it reads files of one kind only.
 
-    "" if there are none, or a README lists the files. The column of recordings identifies a .json as a table.
+    Returns "" if there are none, or a README lists the files. The column of recordings identifies a .json as a table.
     """
     from datasets.data_files import DataFilesDict, get_data_patterns  # noqa: PLC0415
 
@@ -139,9 +139,9 @@ def passed_over(base: str, read: Sequence[str], column: str, split: str | None =
     names = [posixpath.relpath(each, base) for each in (read[0], *left[:_SHOWN])]
     more = ", …" if len(left) > _SHOWN else ""
     told = (
-        f"{FIELD}: {base}: {names[0]} is read, and {counted(len(left), 'table')} of other kinds would be left out: "
-        f"{', '.join(names[1:])}{more}; `datasets` reads files of one kind: where these hold other rows, save all of "
-        "them in one, with endings in small letters, or write a manifest of them; else take them out"
+        f"{FIELD}: {base}: {names[0]} is read, and {counted(len(left), 'table')} of other kinds would be ignored: "
+        f"{', '.join(names[1:])}{more}; `datasets` reads files of one kind: if these have other rows, save all of "
+        "them in one kind, with lower-case extensions, or write a manifest of them; else remove them"
     )
     return told if left else ""
 

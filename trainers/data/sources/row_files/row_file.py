@@ -1,4 +1,4 @@
-"""Rows of a data set's Parquet or Arrow files: the rows of a split, their locations, and their reader.
+"""Reads rows of a data set's Parquet or Arrow files: the rows of a split, their locations, and their recordings.
 
 Arrow files are those that `Dataset.save_to_disk` writes: Arrow's streaming format, or its file format. A local file is
 mapped into memory, so that only the parts in use are read; one on the Hub is read from its beginning, batch by batch.
@@ -31,7 +31,7 @@ T = TypeVar("T")
 FILE, ROW = "file", "file_row"
 LOCATION = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (ROW, pa.int64())])
 PARALLEL_FILES = 8
-# A row group may have gigabytes of audio: it is read through a buffer, a few recordings at a time.
+# A row group may have gigabytes of audio, so it is read through a buffer, a few recordings at a time.
 BUFFER_BYTES = 4 * 1024 * 1024
 RECORDINGS_AT_ONCE = 16
 # Magic bytes of the file format, https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format.
@@ -40,7 +40,7 @@ MAGIC = b"ARROW1"
 _STATE, _DATASET_DICT = "state.json", "dataset_dict.json"
 
 
-# A file, its first row, and the end of its rows.
+# A file, the first row of a range in it, and the end of the range.
 RowRange = tuple["RowFile", int, int]
 
 
@@ -48,7 +48,7 @@ RowRange = tuple["RowFile", int, int]
 class RowFile:
     """The metadata of a data set's file, at a path or a URL that fsspec opens (hf://datasets/…).
 
-    `group_rows`: size of its largest row group; a group is always read from its first row.
+    `group_rows` is the size of its largest row group; a group is always read from its first row.
     """
 
     url: str
@@ -98,7 +98,7 @@ class ParquetRows:
                 row += len(batch)
 
     def stores(self, url: str, column: str) -> bool:
-        """Returns True if a column with fields has any `bytes`, as far as the file's metadata show."""
+        """Returns True if a column with fields has any `bytes`, or the file's metadata do not tell."""
         with open_url(url) as file:
             metadata = pq.ParquetFile(file).metadata
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -121,7 +121,7 @@ class ArrowRows:
 
     def describe(self, url: str) -> RowFile:
         _, schema = head = _arrow_head(url)
-        # A column that is cheap to read, for counting rows.
+        # Rows are counted in a column that is cheap to read.
         plain = next((field.name for field in schema if not pa.types.is_nested(field.type)), str(schema.names[0]))
         rows = sum(map(len, _batches(url, head, [plain])))
         return RowFile(url, rows, rows if _is_remote(url) else 1, schema)
@@ -150,7 +150,7 @@ class ArrowRows:
         refuse_too_few(first, wanted)
 
     def stores(self, url: str, column: str) -> bool:
-        # For a file on the Hub, this would download the complete file.
+        # A file on the Hub is not read, since that would download the complete file.
         recordings = None if _is_remote(url) else self.read_columns(url, [f"{column}.bytes"])[column]
         return recordings is None or recordings.null_count < len(recordings)
 
@@ -179,7 +179,7 @@ def read_columns(
 ) -> list[pa.Table]:
     """Returns columns of each range of rows, see `ParquetRows.read_columns`. Raises OSError if a file cannot be read.
 
-    `columns_of` returns the columns to read, by schema: files of one split may have different columns.
+    `columns_of` returns the columns to read, by schema, since files of one split may have different columns.
     """
 
     def read(part: RowRange) -> pa.Table:
@@ -187,13 +187,13 @@ def read_columns(
         return row_format.read_columns(described.url, columns_of(described.schema)).slice(first, end - first)
 
     tables = [table.combine_chunks() for table in in_parallel(read, parts)]
-    # Otherwise the process would keep the memory that decoding allocated.
+    # Otherwise the process would keep the memory that reading has allocated.
     pa.default_memory_pool().release_unused()
     return tables
 
 
 def locations(parts: Sequence[RowRange]) -> pa.Table:
-    """Returns the locations of the recordings in ranges of rows: columns of LOCATION."""
+    """Returns the locations of the recordings in ranges of rows, in the columns of LOCATION."""
     counts = [end - first for _, first, end in parts]
     files = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
     urls = pa.array([described.url for described, _, _ in parts])
@@ -240,33 +240,31 @@ def as_text(values: pa.ChunkedArray, name: str, file: RowFile, *, must_be_text: 
     holds = f"{file.url}: the column {name!r} holds {kind}"
     try:
         if names := labels_of(name, file.schema):
-            # Negative numbers are no label.
+            # A negative number means that there is no label.
             values = pa.array(names, pa.string()).take(pc.if_else(pc.less(values, 0), None, values).combine_chunks())
         elif pa.types.is_boolean(kind) or (must_be_text and (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))):
-            raise DataError(f"{holds}, no text: save it as text")
+            raise DataError(f"{holds}, not text: save it as text")
         elif pa.types.is_duration(kind):
             # As text, it would be a number in its own unit.
             raise DataError(f"{holds}: save it as a number of seconds")
         texts = values.cast(pa.string())
     except pa.ArrowException as error:
-        raise DataError(f"{holds}, no text ({error}): save it as text") from None
+        raise DataError(f"{holds}, not text ({error}): save it as text") from None
     _refuse_zeros(texts, name, file)
     return texts if isinstance(texts, pa.ChunkedArray) else pa.chunked_array([texts])
 
 
 def _refuse_zeros(texts: pa.ChunkedArray | pa.Array, name: str, file: RowFile) -> None:
-    """Raises DataError for texts with zeros, which no text table can store."""
+    """Raises DataError for texts with NULs, which no text table can store."""
     if pc.any(pc.match_substring(texts, "\0")).as_py():
-        raise DataError(
-            f"{file.url}: the column {name!r} has a text with a zero (U+0000), which is no text: correct it"
-        )
+        raise DataError(f"{file.url}: the column {name!r} has a text with a NUL (U+0000), which is not text: fix it")
 
 
 @dataclass(frozen=True)
 class RowFileReader:
-    """Reads the recordings of rows with columns of LOCATION, and those that a row only names with `files`.
+    """Reads the recordings of rows with columns of LOCATION; `files` reads recordings that a row only names.
 
-    Their paths are relative to the folder of their file.
+    The paths of these are relative to the folder of the row's file.
     """
 
     row_format: RowFormat
@@ -286,7 +284,7 @@ class RowFileReader:
                     yield recording if isinstance(recording, bytes) else None
             except OSError as error:
                 raise StorageError(
-                    f"{url}: cannot be read here: {error}; a folder of {name} files must be one that every node reads"
+                    f"{url}: cannot be read here: {error}; every node must be able to read the folder of {name} files"
                 ) from error
             except pa.ArrowException as error:
                 raise DataError(f"{url}: this {name} file is damaged ({error}): fetch it again") from error
@@ -300,7 +298,7 @@ def _located(row: Row) -> Row:
 
 
 def _ascending(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Yields runs of rows for each of which a file is read through once: parts of a split may be in any order."""
+    """Yields runs of rows for each of which a file is read once; several runs if parts of a split are out of order."""
     run: list[Row] = []
     for row in rows:
         if run and (row[FILE] != run[-1][FILE] or row[ROW] <= run[-1][ROW]):
@@ -312,9 +310,9 @@ def _ascending(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def refuse_too_few(rows: int, wanted: Sequence[int]) -> None:
-    """Raises OSError for a file that now has fewer rows than when they were located."""
+    """Raises OSError if a file now has fewer rows than when its rows were located."""
     if wanted[-1] >= rows:
-        raise OSError(f"it has {rows} rows, and row {wanted[-1]} is wanted: it was replaced since")
+        raise OSError(f"it has {rows} rows, but row {wanted[-1]} is needed: it was replaced since")
 
 
 def holds_recordings(column: str, schema: pa.Schema) -> bool:
@@ -337,7 +335,7 @@ def paths_of(column: str, schema: pa.Schema) -> tuple[str, ...]:
 
 
 def only_names(row_format: RowFormat, parts: Sequence[RowRange], column: str) -> bool:
-    """Returns True if files only name their recordings: their column has paths, and no recording next to them."""
+    """Returns True if files only name their recordings, in a column with paths and without recordings."""
     for file in {described.url: described for described, _, _ in parts}.values():
         kind = file.schema.field(column).type
         if not paths_of(column, file.schema):
@@ -358,7 +356,7 @@ def path_column(table: pa.Table, column: str) -> pa.ChunkedArray | pa.Array:
 
 
 def _arrow_head(url: str) -> tuple[bool, pa.Schema]:
-    """Returns True for a file of the streaming format, and its schema."""
+    """Returns whether a file has the streaming format, and its schema."""
     with closing(_open(url)) as file:
         is_stream = bytes(file.read(len(MAGIC))) != MAGIC
         file.seek(0)
@@ -395,8 +393,8 @@ def _open(url: str) -> Any:
 def saved_files(folder: Path) -> dict[str, list[str]]:
     """Returns the files of each split in a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote.
 
-    A data set without splits is `train`. Empty for any other folder. Raises ValueError if the file that lists them is
-    damaged.
+    A data set without splits is `train`. The result is empty for any other folder. Raises ValueError if the file that
+    lists them is damaged.
     """
     if (listed := folder / _DATASET_DICT).is_file():
         names = json.loads(listed.read_text(encoding="utf-8"))["splits"]

@@ -1,1 +1,1 @@
-"""Beam search of CTC outputs, with word lists and language models."""
+"""Beam search over CTC outputs, with word lists and language models."""

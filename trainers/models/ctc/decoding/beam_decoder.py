@@ -1,4 +1,4 @@
-"""Checks of the beam search: errors that would stop a run when its model is scored, and words it would never find."""
+"""Checks the beam search for errors that would stop a run when its model is scored, and for words never found."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ class BeamDecoder:
             open_tokenizer(part.rescoring_model)
 
     def content_hashes(self, part: CtcDecodePart, storage_options: StorageOptions) -> dict[str, str]:
-        """Returns the SHA-256 of each file, without missing files and language models in a bucket, which are large."""
+        """Returns the SHA-256 of each file, except missing files and language models in a bucket, which are large."""
         found = {}
         for name in part.files:
             location = getattr(part, name)
@@ -66,7 +66,7 @@ class BeamDecoder:
         parts += [f"{name} {decoding[name]:g}" for name in CtcDecodePart.tuned]
         return (
             f"The score on test is of a beam search, whose files are not part of this folder: {', '.join(parts)}. "
-            "`pipeline` takes the best path, as do the scores on validation."
+            "`pipeline` uses the best path, as do the scores on validation."
         )
 
 
@@ -89,5 +89,5 @@ def _words(
     if unknown:
         yield warning(
             f"decode.lm: {len(unknown)} of {len(lexicon.spellings)} words of decode.lexicon are not in {part.lm} "
-            f"({named(sorted(unknown))}), and are as improbable as unknown words: are both written alike?"
+            f"({named(sorted(unknown))}), and are as improbable as unknown words: check that both are spelled alike"
         )

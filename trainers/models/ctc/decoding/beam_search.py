@@ -1,4 +1,4 @@
-"""Beam search over the outputs of a CTC model by flashlight-text, with a word list and language models.
+"""Searches the outputs of a CTC model with a beam by flashlight-text, with a word list and language models.
 
 An n-gram model of KenLM takes part in the search; a causal language model scores its hypotheses again.
 
@@ -42,17 +42,17 @@ from trainers.models.ctc.decoding.decode_files import (
     revision_of,
 )
 
-# KenLM's logarithms are decimal.
+# KenLM's logarithms have the base 10.
 LN_10 = math.log(10)
 # Score of tokens that must not be emitted; far below any threshold, and finite, so that scores remain numbers.
 NEVER = -1e9
 TEXTS_AT_ONCE = 32
-# Logits of one forward pass, 256 MiB in float32; 20 texts of 25 tokens with a vocabulary of 128,000 have as many.
+# Limit of the logits of a forward pass: 256 MiB in float32, as for 20 texts of 25 tokens with 128,000 tokens known.
 LOGITS_AT_ONCE = 2**26
 
 
 class Hypothesis(NamedTuple):
-    """A text and its scores, natural logarithms, 0 for language models that are not configured.
+    """A text and its scores (natural logarithms), which are 0 for language models that are not configured.
 
     The acoustic score is that of the labels, summed over the alignments that the beam has kept.
     """
@@ -102,7 +102,7 @@ class CausalScorer:
 
     @torch.no_grad()
     def logprobs(self, texts: Sequence[str]) -> list[float]:
-        """Returns the log-probability of each text and its end, given its start: the sum over its tokens."""
+        """Returns the log-probability of each text and its end, given its start, summed over its tokens."""
         found: list[float] = []
         for rows in self._together([self._tokenizer.ids(text) for text in texts]):
             width, device = max(2, *map(len, rows)), self._network.device
@@ -118,7 +118,7 @@ class CausalScorer:
         return found
 
     def _together(self, rows: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-        """Yields the rows of each forward pass, in order: as many as fit into memory, at least one."""
+        """Yields the rows of each forward pass, in order; as many as fit into memory, at least one."""
         vocabulary, width = self._network.config.get_text_config().vocab_size, 0
         group: list[list[int]] = []
         for row in rows:
@@ -158,9 +158,9 @@ class BeamSearch:
             self._names = [*self.words.spellings, "<unk>"]
         else:
             names: list[str] = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), self._size))))
-            # Names for no token, and for silence, which is not a token of a CTC model.
+            # Also names outputs without a token, and silence, which is not a token of a CTC model.
             self._names = names + [f"<{number}>" for number in range(len(names), self._size + 1)]
-        # After the outputs and the silence between words: a token for the beginning only, see `_emissions`.
+        # A token for the beginning only follows the outputs and the silence between words, see `_emissions`.
         begins = self.words is not None and any(self.words.at_first.values())
         self._first = self._size + 1 if begins else None
         self._tokens = self._size + 1 + begins
@@ -168,7 +168,7 @@ class BeamSearch:
         self._trie = self._new_trie(self.words) if self.words is not None else None
 
     def search(self, logprobs: npt.NDArray[np.float32], choices: Sequence[Weights]) -> list[list[Hypothesis]]:
-        """Returns the hypotheses of one utterance for each of several weights, the best first; at least one each.
+        """Returns the hypotheses of one utterance for each of several weights, the best first; at least one for each.
 
         `logprobs` are the log-softmax of the utterance's outputs without padding, (T, V), T at least 1.
         """
@@ -204,7 +204,7 @@ class BeamSearch:
     def _new_trie(self, lexicon: Lexicon) -> Trie:
         """Returns the words by their spellings, each ended by the delimiter if there is one.
 
-        A spelling for the first word only begins with the token of the beginning.
+        Spellings that are only for the first word begin with the token of the beginning.
         """
         trie, start = Trie(self._tokens, self._size), self._lm.start(False)
         closing = [self._delimiter] if self._delimiter is not None else []
@@ -219,10 +219,10 @@ class BeamSearch:
         return trie
 
     def _emissions(self, logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Returns the outputs for the decoder: special tokens are excluded, and `begins` and `closes` add an output.
+        """Returns the outputs for the decoder, without special tokens, and with up to two additional outputs.
 
-        Words end with a delimiter, which the last one may lack: an output with only a delimiter is added. If first
-        words have separate spellings, an output before all others selects between these and the usual spellings.
+        The last word may lack the delimiter that ends words, so an output with only a delimiter is added. If first
+        words have spellings of their own, an added first output selects between the two kinds.
         """
         closes, begins = self._trie is not None and self._delimiter is not None, self._first is not None
         emissions = np.full((begins + len(logprobs) + closes, self._tokens), NEVER, np.float32)
@@ -242,20 +242,20 @@ class BeamSearch:
         for result in results:
             inside = 0.0
             if self._trie is None:
-                # Without the added outputs. Label sequences that differ only in spaces are one text.
+                # The outputs without those added. Label sequences that differ only in spaces are one text.
                 text = self._tokenizer.decode(result.tokens[1 : frames + 1]).strip()
             else:
                 words = [self._names[word] for word in result.words if word >= 0]
                 text, inside = " ".join(words), word_score * len(words)
             acoustic = result.score - weight * result.lmScore - inside
-            # No word was complete at the end: the cost of cutting it off stays in the score.
+            # If no word was complete at the end, the cost of an incomplete word is removed from the acoustic score.
             acoustic -= NEVER if acoustic < NEVER / 2 else 0.0
             found.setdefault(text, Hypothesis(text, acoustic, LN_10 * result.lmScore))
         return [*found.values()] or [Hypothesis("", float(emissions[:frames, self._blank].sum()), 0.0)]
 
     def _decoder(self, lm_weight: float, word_score: float) -> LexiconDecoder | LexiconFreeDecoder:
         part = self._part
-        # Keeps both kinds of a first word's spellings until outputs distinguish them.
+        # At least 2, to keep both kinds of a first word's spellings until outputs distinguish them.
         least = 1 if self._first is None else 2
         size, tokens = max(part.beam_size, least), min(max(part.beam_size_token, least), self._tokens)
         common = {
@@ -270,7 +270,7 @@ class BeamSearch:
         if self._trie is None:
             return LexiconFreeDecoder(LexiconFreeDecoderOptions(**common), self._lm, self._size, self._blank, [])
         options = LexiconDecoderOptions(**common, word_score=word_score, unk_score=-math.inf)
-        # Between words the decoder allows any number of this token.
+        # The decoder allows any number of this token between words.
         between = self._delimiter if self._delimiter is not None else self._size
         unknown = len(self._names) - 1
         return LexiconDecoder(options, self._trie, self._lm, between, self._blank, unknown, [], False)

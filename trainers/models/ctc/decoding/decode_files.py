@@ -1,4 +1,4 @@
-"""The files of a beam search: words, an n-gram language model, a causal model's description. Loads no torch."""
+"""Reads the files of a beam search: words, an n-gram language model, a causal model's description. Loads no torch."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,11 +28,11 @@ SENTENCE_MARKS = ("<s>", "</s>", "<unk>", "<UNK>")
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The words that the vocabulary can spell, and those that it cannot (`left_out`).
+    """The words that the vocabulary can spell, and `left_out`, the words that it cannot.
 
     Attributes:
         spellings: Label ids of each word, without a delimiter; one or more spellings.
-        at_first: Further spellings of a word at the beginning of a text.
+        at_first: Additional spellings of a word at the beginning of a text.
     """
 
     spellings: dict[str, list[tuple[int, ...]]]
@@ -48,7 +48,7 @@ class Lexicon:
 
 
 def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
-    """Returns each word of a word list with its spelling in tokens, [] if the tokenizer must spell it.
+    """Returns each word of a word list with its spelling in tokens, which is [] if the tokenizer must spell it.
 
     The content is UTF-8, one word per line, optionally followed by the tokens that spell it, separated by whitespace.
     Marks of sentence ends and unknown words are left out. Raises ConfigError for other content.
@@ -67,11 +67,11 @@ def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
 def spell(entries: Iterable[tuple[str, list[str]]], tokenizer: Any, origin: str) -> Lexicon:
     """Spells the words from `read_entries` with a model's vocabulary.
 
-    If no token stands for the space between words, the space is part of the tokens of the following word. At the
-    beginning such a word has another spelling, which elsewhere would join it to the word before.
+    If no token stands for the space between words, the space is part of the following word's tokens. At the beginning
+    of a text such a word is spelled without the space, which elsewhere would join it to the word before.
 
     Raises:
-        ConfigError: none of the words can be spelled; the message begins with `origin`.
+        ConfigError: None of the words can be spelled; the message begins with `origin`.
     """
     delimiter = delimiter_of(tokenizer)
     unusable = {tokenizer.unk_token_id, tokenizer.pad_token_id, delimiter}
@@ -137,7 +137,7 @@ class NgramFile:
 
 
 def recognize(start: bytes, location: str) -> NgramFile:
-    """Returns the kind of language model in a file, from its first bytes; ConfigError if KenLM cannot read it."""
+    """Returns the kind of language model in a file, by its first bytes; raises ConfigError if KenLM cannot read it."""
     is_binary = start.startswith(_BINARY)
     order = next(iter(start[_ORDER_AT:]), 0) if is_binary else _arpa_order(start, location)
     if not order:
@@ -145,8 +145,8 @@ def recognize(start: bytes, location: str) -> NgramFile:
     found = NgramFile(not is_binary, order)
     if order > MAX_ORDER:
         raise ConfigError(
-            f"decode.lm: {location}: an n-gram model of order {order}, and KenLM reads up to {MAX_ORDER}: "
-            "estimate one of a lower order"
+            f"decode.lm: {location}: is an n-gram model of order {order}, but KenLM reads up to {MAX_ORDER}: "
+            "estimate a model of a lower order"
         )
     return found
 
@@ -155,7 +155,7 @@ def _arpa_order(start: bytes, location: str) -> int:
     head, grams, _ = start.decode("utf-8", errors="replace").partition("\n\\1-grams:")
     first, *counts = [line.strip() for line in head.splitlines() if line.strip()] or [""]
     if first != "\\data\\":
-        raise ConfigError(f"decode.lm: {location}: its first line is {first[:60]!r}, not \\data\\ as of ARPA: {_FIX}")
+        raise ConfigError(f"decode.lm: {location}: its first line is {first[:60]!r}, not \\data\\ as in ARPA: {_FIX}")
     for order, count in enumerate(counts, start=1):
         if re.fullmatch(rf"ngram\s+{order}\s*=\s*\d+", count) is None:
             raise ConfigError(f"decode.lm: {location}: {count[:40]!r} is not a count of n-grams: {_FIX}")
@@ -182,14 +182,14 @@ def words_of(arpa: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class DecodeFiles:
-    """Word list and n-gram model of a config's decode part on this node, and SHA-256 of each by field name."""
+    """Word list and n-gram model of a config's decode part on this node, and the SHA-256 of each by field."""
 
     lexicon: Path | None
     lm: Path | None
     sha256: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, part: CtcDecodePart, tokenizer: Any) -> Lexicon | None:
-        """Returns the words that hypotheses may have: of the word list, else of a model of words; None: any text.
+        """Returns the words of the word list, or of a model of words, that hypotheses may have; None for any text.
 
         Raises as `read_entries` and `spell`.
         """
@@ -213,7 +213,7 @@ def local_words(part: CtcDecodePart, tokenizer: Any, storage_options: StorageOpt
 
 
 def check_files(part: CtcDecodePart, storage_options: StorageOptions) -> NgramFile | None:
-    """Finds in seconds what would stop the search; returns the kind of language model, or None if there is none.
+    """Finds within seconds what would stop the search; returns the kind of language model, or None if there is none.
 
     Raises ConfigError if a file is missing, or of another format, and StorageError if a bucket cannot be read.
     """

@@ -238,7 +238,7 @@ def test_shards_may_have_each_ending_of_a_tar_in_any_case(tmp_path: Path, suffix
 @pytest.mark.parametrize("name", ["shard.wds", "shard.tar.zst", "shard"])
 def test_a_shard_that_is_not_named_like_a_tar_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     write_tar(tmp_path / name, [("u.flac", recording(0)), ("u.txt", b"text")])
-    with pytest.raises(DataError, match=rf"data\.train: .*{name}: its name ends in none of \.tar, \.tar\.gz, \.tgz"):
+    with pytest.raises(DataError, match=rf"data\.train: .*{name}: its extension is none of \.tar, \.tar\.gz, \.tgz"):
         Cache(str(tmp_path / "prepared"), None).prepare(f"webdataset:{tmp_path}/{name}")
 
 
@@ -433,7 +433,7 @@ def test_a_cut_or_damaged_compressed_archive_is_refused(tmp_path: Path, part: fl
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes(data[: int(len(data) * part)])
     cache = Cache(str(tmp_path / "prepared"), None)
-    with pytest.raises(DataError, match=r"cut\.tar\.gz: the archive .*(cut short|damaged)"):
+    with pytest.raises(DataError, match=r"cut\.tar\.gz: the archive .*(truncated|damaged)"):
         cache.prepare(f"{cut}/train.tsv")
     damaged = bytearray(data)
     damaged[int(len(data) * part)] ^= 1
@@ -457,7 +457,9 @@ def test_a_server_without_ranges_is_named_and_a_file_of_it_is_read(tmp_path: Pat
     (tmp_path / "made" / "one.flac").write_bytes(recording(0))
     cache = Cache(str(tmp_path / "prepared"), None)
     with web_server(tmp_path / "made", knows_ranges=False) as url:
-        with pytest.raises(StorageError, match=r"cannot read http://.*: its server sends no ranges of it; download it"):
+        with pytest.raises(
+            StorageError, match=r"cannot read http://.*: its server does not support range requests; down"
+        ):
             cache.prepare(f"{url}/corpus.tar/train.tsv")
         (tmp_path / "train.csv").write_text(f"path,text\n{url}/one.flac,{text(0)}\n")
         require_clips(cache.prepare(tmp_path / "train.csv"), [0])

@@ -108,7 +108,7 @@ def test_a_joined_gzip_file_is_one_archive_where_its_parts_are_parts_of_one(tmp_
     changed = bytearray(parts[1])
     changed[0] ^= 1
     archive.write_bytes(b"".join([parts[0], bytes(changed), *parts[2:]]))
-    with pytest.raises(DataError, match="the archive is damaged or cut short"):
+    with pytest.raises(DataError, match="the archive is damaged or truncated"):
         rows_of(f"{archive}/train.tsv")
 
 

@@ -91,7 +91,7 @@ def test_with_one_offset_every_row_is_a_segment() -> None:
         ('{"u1": {"wrd": "x"}}', ["utterance 'u1' has no 'wav'"]),
         ('{"u1": {"wav": "a"}}', ["utterance 'u1' has no transcript: add it as 'wrd'"]),
         ('{" ": {"wav": "a", "wrd": "x"}}', ["utterance ' ' has an empty 'id'"]),
-        ('{"\\ud800": {"wav": "a", "wrd": "x"}}', ["'id' is '\\ud800', which is no text"]),
+        ('{"\\ud800": {"wav": "a", "wrd": "x"}}', ["'id' is '\\ud800', which is not text"]),
         (of_one(wav=" "), ["utterance 'u1' has an empty 'wav'"]),
         (of_one(wav=None), ["has an empty 'wav'"]),
         (of_one(wav=["a", "b"]), ["'wav' is ['a', 'b']: write it as a string"]),

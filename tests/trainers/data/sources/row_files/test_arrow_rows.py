@@ -146,7 +146,7 @@ def test_a_file_that_was_replaced_or_is_damaged_or_gone_is_named(rows: dict[str,
     saved(rows).save_to_disk(tmp_path / "set")
     saved(rows).select([0]).save_to_disk(tmp_path / "other")
     source = opened(tmp_path / "set")
-    with pytest.raises(StorageError, match=r"has 1 rows, and row 29 is wanted"):
+    with pytest.raises(StorageError, match=r"has 1 rows, but row 29 is needed"):
         recordings_of(source, next((tmp_path / "other").glob("*.arrow")))
     with pytest.raises(StorageError, match=r"/nowhere.arrow: cannot be read here.*every node"):
         recordings_of(source, Path("/nowhere.arrow"))

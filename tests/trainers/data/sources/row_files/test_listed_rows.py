@@ -227,7 +227,7 @@ def test_tables_of_another_kind_that_a_set_on_the_hub_has_are_told(tmp_path: Pat
     printed, _ = run_on_hub(folder, tmp_path / "home")
     (warning,) = (line for line in printed.splitlines() if line.startswith("warning: "))
     assert re.search(
-        r"data.dataset: hf://datasets/me/set@0+: train-0.csv is read, and 3 tables of other kinds would be left out: "
+        r"data.dataset: hf://datasets/me/set@0+: train-0.csv is read, and 3 tables of other kinds would be ignored: "
         "train-1.jsonl, train-2.json, train-2.parquet;",
         warning,
     )

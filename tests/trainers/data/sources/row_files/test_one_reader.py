@@ -287,7 +287,7 @@ def test_the_table_of_an_audio_folder_is_text_and_the_only_one(root: Path) -> No
     pq.write_table(pa.table({**named, "text": ["žena".encode()]}), table)
     assert opened(data).table["text"].to_pylist() == ["žena"]
     pq.write_table(pa.table({**named, "text": [b"\xff"]}), table)
-    with pytest.raises(DataError, match=r"'text' is .* which is no text: correct it"):
+    with pytest.raises(DataError, match=r"'text' is .* which is not text: fix it"):
         opened(data)
     pq.write_table(
         pa.Table.from_arrays([pa.array(["0.wav"])] + [pa.array(["a"])] * 2, ["file_name", "text", "text"]), table
@@ -384,10 +384,10 @@ def test_each_file_of_a_split_is_read_by_its_own_schema(tmp_path: Path, kind: st
         ({"path": ["b.wav"], "text": ["b"], "start": [1]}, "train-1.*the column 'start' says which part"),
         ({"path": ["b.wav"], "transcript": ["b"]}, "train-1.*no column 'text' among"),
         ({"audio": ["b.wav"], "text": ["b"]}, "train-1.*no column 'path' among"),
-        ({"path": ["b.wav"], "text": [7]}, "train-1.*the column 'text' holds int64, no text: save it as text"),
-        ({"path": ["b.wav"], "text": [True]}, "train-1.*the column 'text' holds bool, no text: save it as text"),
-        ({"path": ["b.wav"], "text": ["b\0"]}, "train-1.*the column 'text' has a text with a zero"),
-        ({"path": ["b\0.wav"], "text": ["b"]}, "train-1.*the column 'path' has a text with a zero"),
+        ({"path": ["b.wav"], "text": [7]}, "train-1.*the column 'text' holds int64, not text: save it as text"),
+        ({"path": ["b.wav"], "text": [True]}, "train-1.*the column 'text' holds bool, not text: save it as text"),
+        ({"path": ["b.wav"], "text": ["b\0"]}, "train-1.*the column 'text' has a text with a NUL"),
+        ({"path": ["b\0.wav"], "text": ["b"]}, "train-1.*the column 'path' has a text with a NUL"),
         (
             {"path": ["b.wav"], "text": ["b"], "offset": [timedelta(seconds=1)]},
             r"train-1.*the column 'offset' holds duration\[us\]: save it as a number of seconds",

@@ -131,7 +131,7 @@ def test_a_file_that_has_fewer_rows_by_now_stops_preparing(folder: Path, tmp_pat
     small = tmp_path / "small.parquet"
     pq.write_table(pq.read_table(folder / "train-0-of-2.parquet").slice(0, 3), small)
     source = opened(folder, train_split="train[2:9]")
-    with pytest.raises(StorageError, match=r"has 3 rows, and row 8 is wanted"):
+    with pytest.raises(StorageError, match=r"has 3 rows, but row 8 is needed"):
         recordings_of(source, small)
 
 
@@ -242,7 +242,7 @@ def test_a_column_of_something_else_than_recordings_is_refused(tmp_path: Path) -
     decoded = {"audio": [{"array": [0.1] * 9, "sampling_rate": 16_000}], "sentence": ["a"]}
     pq.write_table(pa.table(decoded), tmp_path / "train.parquet")
     with pytest.raises(
-        DataError, match=r"data.audio_column_name: .* 'audio' holds struct<array: .*name one of encoded"
+        DataError, match=r"data.audio_column_name: .* 'audio' has struct<array: .*name a column of encoded"
     ):
         opened(tmp_path)
 
