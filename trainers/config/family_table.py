@@ -1,4 +1,4 @@
-"""Lists the families of models: one line for each here, and the entry points `rayscribe.families` of others.
+"""Lists the families of models: one line for each, and entry points `rayscribe.families` of other distributions.
 
 Each line names the family's part of the config, which in turn names the family and imports neither torch nor
 transformers. Parts are imported on first use, so that the config does not depend on the models.

@@ -107,7 +107,7 @@ class TrainConfig(Part):
         if idle:
             yield (
                 f"scaling.resources_per_worker.{idle[0]} is {held[idle[0]]:g}, but training uses only GPUs and CPUs: "
-                f"remove scaling.resources_per_worker.{idle[0]}; scaling.use_gpu asks for GPUs"
+                f"remove scaling.resources_per_worker.{idle[0]}; scaling.use_gpu requests GPUs"
             )
 
     @rule

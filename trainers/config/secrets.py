@@ -1,6 +1,6 @@
 """Resolves secrets: a job has references to them, each node has their values, and a process resolves those it needs.
 
-RAYSCRIBE_SECRETS holds JSON: {"NAME": {"env": "VARIABLE_OF_THE_NODE"}} or {"NAME": {"file": "/path/on/the/node"}}.
+RAYSCRIBE_SECRETS is JSON: {"NAME": {"env": "VARIABLE_OF_THE_NODE"}} or {"NAME": {"file": "/path/on/the/node"}}.
 """
 
 import json

@@ -103,7 +103,7 @@ def is_remote(location: str) -> bool:
 
 
 def unreadable_url(location: str) -> str | None:
-    """Returns why data at a location that looks like a URL cannot be read; None if it can, or if that is a path."""
+    """Returns why data at a location that looks like a URL cannot be read; None if it can be, or is at a path."""
     if is_hub_url(location):
         return None
     if not is_web_url(location):

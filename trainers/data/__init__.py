@@ -1,1 +1,1 @@
-"""Prepares data, and reads it from manifests to batches."""
+"""Data, from manifests to batches."""

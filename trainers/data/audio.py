@@ -128,16 +128,16 @@ def decode(
     samples, rate_hz = _read(source, name, most_values)
     if not len(samples):
         of = f" by its header, and has {len(source)} bytes: store it again" if len(source) > _MOST_EMPTY_BYTES else ""
-        raise AudioError(f"holds no samples{of}")
+        raise AudioError(f"has no samples{of}")
     peak = max(float(samples.max()), -float(samples.min()))  # NaN propagates through max and min, fails the next test.
     if not np.isfinite(peak):
-        raise AudioError("holds samples that are not numbers (NaN or infinity)")
+        raise AudioError("has samples that are not numbers (NaN or infinity)")
     if peak > _MAX_PEAK:
         raise AudioError(f"float samples reach {peak:.6g}, outside -1..1: divide them by full scale and store again")
     if rate_hz != sampling_rate_hz:
         samples = soxr.resample(samples, rate_hz, sampling_rate_hz, quality="HQ")
         if not len(samples):
-            raise AudioError(f"holds no samples once resampled from {rate_hz} to {sampling_rate_hz} Hz")
+            raise AudioError(f"has no samples once resampled from {rate_hz} to {sampling_rate_hz} Hz")
         peak = np.inf  # The filter may overshoot.
     return np.clip(samples, -1, 1, out=samples) if peak > 1 else samples
 
@@ -245,7 +245,7 @@ def _read_with_av(source: bytes, most_values: int, *, promised: int) -> tuple[np
     try:
         with av.open(io.BytesIO(source), mode="r", options=_AV_OPTIONS) as container:
             if not container.streams.audio:
-                raise AudioError("holds no audio stream")
+                raise AudioError("has no audio stream")
             stream = container.streams.audio[0]
             if stream.codec_context is None:
                 raise _UnreadableError("FFmpeg knows no decoder of its samples", 0, promised)

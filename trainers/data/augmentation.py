@@ -49,7 +49,7 @@ class Stage(IntEnum):
 
 
 def generator_of(seed: int, epoch: int, stage: Stage, position: int = 0) -> np.random.Generator:
-    """Returns the generator of one stage for the utterance at an index position; 0 if for a complete epoch."""
+    """Returns the generator of one stage for the utterance at an index position, which is 0 for a complete epoch."""
     return np.random.default_rng([seed, epoch, position, stage])
 
 

@@ -11,8 +11,8 @@ With dynamic batching the number of steps depends on the buckets, so an utteranc
 possible duration.
 
 With a mix (`mixing`), an epoch has the utterances that it draws, some more than once and some not at all. With dynamic
-batching its epochs then have different numbers of steps; `steps_per_epoch`, by which steps are converted to epochs, is
-that of the first.
+batching its epochs then have different numbers of steps, but the step counter's epochs all have the length of the
+first, `steps_per_epoch`.
 """
 
 from bisect import bisect_right
@@ -288,7 +288,7 @@ class BatchPlan:
             if self.shape.to_longest:
                 length_s = float(durations_s[members].max())
             else:
-                # This may be less than the edge of the bucket, whose batch leftovers of shorter buckets may fill.
+                # It may be less than the bucket's edge, since leftovers of shorter buckets may fill its batch.
                 length_s = self.edges_s[int(buckets[members].max())]
             return GlobalBatch(self._selection.rows[positions[members]], length_s, passes[members])
 

@@ -203,7 +203,7 @@ def refuse_contradiction(source: bytes) -> None:
 
 
 def _several(name: str) -> AudioError:
-    return AudioError(f"holds several {name} recordings, one after the other: store each in a file, or all in one")
+    return AudioError(f"has several {name} recordings, one after the other: store each in a file, or all in one")
 
 
 def check_container(source: bytes, container: str) -> tuple[int, int]:

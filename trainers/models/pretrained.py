@@ -70,7 +70,7 @@ def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
 
 
 def refuse_other_sizes(found: Any, wanted: Any, names: Sequence[str] | None) -> None:
-    """Raises ConfigError if named values in a checkpoint's config.json, or any values, differ from the wanted."""
+    """Raises ConfigError if a checkpoint's config.json differs from the wanted one in `names`, or if None in any."""
     sizes, asked = flatten_dict(found.to_dict()), flatten_dict(wanted.to_dict())
     if names is None:
         names = [name for name in sizes | asked if name.rpartition(".")[2] not in _NOT_ARCHITECTURE]

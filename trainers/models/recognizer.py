@@ -103,7 +103,7 @@ class Recognition:
 
     Attributes:
         loss: Cross-entropy summed over the utterance's labels, in nats; None unless `Recognizer.scores_loss`.
-        avg_logprob: Mean over the hypothesis's generated tokens, including its end token unless it is truncated at the
+        avg_logprob: Mean over the hypothesis's generated tokens, including its end token unless truncated at the
             maximum length, of ln p(token | utterance, the tokens before it). p is the model's softmax over all tokens,
             before generation suppresses any. Prompt tokens (start, language, task) are given, not generated.
             For a model with an output for each frame, a mean over outputs, as defined by its family.

@@ -127,8 +127,8 @@ class Storage(ABC):
     def copy_file(self, source: str, target: str) -> None:
         """Makes the file `source` available as `target`, too, atomically, and without a download or upload.
 
-        In a folder, this makes a hard link, which takes no space: neither file may be changed in place afterwards. In a
-        bucket, the service copies.
+        In a folder, this makes a hard link, which takes no space, so neither file may be changed in place afterwards.
+        In a bucket, the service copies.
         """
 
     @abstractmethod

@@ -46,7 +46,7 @@ def naming_full_disk() -> Iterator[None]:
 def _disk_of(error: Exception) -> tuple[str, int | None]:
     """Returns the folder of a failed write, or the temporary folder if unknown, and the free bytes on its disk.
 
-    Returns "" and None if there is none: on a full disk there may be no usable temporary folder.
+    Returns "" and None if neither is usable: a full disk may have no usable temporary folder.
     """
     # For a copy or a move, the second name is the target.
     named = (error.filename2 or error.filename) if isinstance(error, OSError) else None

@@ -152,7 +152,7 @@ def _download(
     *,
     hashed: bool,
 ) -> bool:
-    """Downloads what `part`, of the last of `versions`, lacks; returns True if the file's version is `known`."""
+    """Downloads the rest of `part`, and appends its version to `versions`; returns True if the file is `known`."""
     before = versions[-1] if versions and part.exists() else None
     done = part.stat().st_size if before is not None and before.validator else 0
     headers = {"Range": f"bytes={done}-", "If-Range": before.validator} if before is not None and done else {}

@@ -305,7 +305,7 @@ class TestFaults:
             ),
             (
                 {"scaling.resources_per_worker": {"HPU": 1}},
-                "remove scaling.resources_per_worker.HPU; scaling.use_gpu asks for GPUs",
+                "remove scaling.resources_per_worker.HPU; scaling.use_gpu requests GPUs",
             ),
             (
                 {"scaling.resources_per_worker": {"neuron_cores": 2}},

@@ -46,8 +46,8 @@ def test_the_same_speech_in_other_formats_has_the_same_duration(speech_data: Pat
     [
         ("zero_bytes.wav", "the file is empty (0 bytes)"),
         ("cut_in_header.wav", "No 'data' chunk"),
-        ("no_samples_44k.wav", "holds no samples"),
-        ("no_samples_16k.wav", "holds no samples"),
+        ("no_samples_44k.wav", "has no samples"),
+        ("no_samples_16k.wav", "has no samples"),
         ("bad_fmt_size.wav", "No 'data' chunk"),
         ("junk_chunk_size.wav", "No 'data' chunk"),
         ("absurd_rate.wav", "a sampling rate of 1092676 Hz is outside 4000..384000 Hz"),

@@ -77,7 +77,7 @@ def _matched(inside: str) -> str:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             pattern = re.compile(f"[{inside}]")
     except re.error as error:
-        reason = f"not a valid class of characters in a regular expression, to which the script turns it ({error.msg})"
+        reason = f"not a valid class of characters in the regular expression that the script makes ({error.msg})"
         raise ValueError(f"[{inside}] is {reason}: {written}") from None
     found = "".join(pattern.findall(_all_characters()))
     if len(found) > MOST_CHARACTERS:

@@ -73,7 +73,7 @@ SCRIPTS: Mapping[str, Mapping[str, Any]] = {
     },
     _STREAMING: {**_TRAINER, **_DATA, **_WHISPER, "train_split_name": "train"},
 }
-# The script that --as declares a renamed script to be a copy of, by the value of --as.
+# The script of which a renamed one is a copy, by the value of --as.
 KINDS = {"seq2seq": "run_speech_recognition_seq2seq.py", "ctc": "run_speech_recognition_ctc.py"}
 # The name of an option; any other word may be an option's value, and a secret.
 _NAME = re.compile(r"--[A-Za-z][\w.-]*|-[A-Za-z]")

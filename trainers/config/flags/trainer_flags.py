@@ -54,7 +54,7 @@ def _fsdp(texts: list[str]) -> dict[str, str]:
     if options <= {"false"}:
         return {}
     if other := options - {"full_shard", "auto_wrap", "true"}:
-        raise ValueError(f"strategy.name: fsdp is full_shard auto_wrap (FSDP2), without {', '.join(sorted(other))}")
+        raise ValueError(f"strategy.name: fsdp is full_shard auto_wrap (FSDP2), and has no {', '.join(sorted(other))}")
     return {"strategy.name": "fsdp"}
 
 

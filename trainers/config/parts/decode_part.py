@@ -1,6 +1,6 @@
 """The config's decode part: how hypotheses are generated. See `schema`.
 
-Each family names its own subclass, with its own fields: `family_table` lists them.
+Each family has its own subclass with its own fields; `family_table` lists the families.
 """
 
 from collections.abc import Sequence

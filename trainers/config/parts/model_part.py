@@ -1,6 +1,6 @@
 """The config's model part: the recognizer to train. See `schema`.
 
-Each family has its own subclass with further fields: `family_table` lists them.
+Each family has its own subclass with additional fields; `family_table` lists the families.
 """
 
 from collections.abc import Iterable, Mapping

@@ -155,7 +155,7 @@ Settings = Annotated[dict[str, Any], AfterValidator(refuse_not_finite)]
 Location = Annotated[str, AfterValidator(refuse_unsupported)]
 # The location of rows, see `data_location`.
 RowsLocation = Annotated[str, AfterValidator(refuse_unsupported_data)]
-# A folder or Hub id that transformers opens. It takes any other text, even a URL, for a Hub id.
+# A folder or Hub id that transformers opens; any other text, even a URL, would be opened as a Hub id.
 ModelLocation = Annotated[
     str,
     AfterValidator(

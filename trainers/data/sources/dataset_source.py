@@ -235,7 +235,7 @@ def _unread(builder: Any, split: str) -> str:
     files = [str(file) for files in (builder.config.data_files or {}).values() for file in files]
     if builder.name == "webdataset":
         shards = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0]
-        return f"it holds shards of WebDataset ({shards}): name them as data.{split}: webdataset:…/{{000..127}}.tar"
+        return f"it has shards of WebDataset ({shards}): name them as data.{split}: webdataset:…/{{000..127}}.tar"
     if builder.name not in ("audiofolder", "csv", "json"):
         return (
             f"its files are read by the builder {builder.name!r} of `datasets` alone: save it with save_to_disk, or "

@@ -179,7 +179,7 @@ def delimited_rows(
             next(lines)
         header = [name.strip() for name in next(lines, [])]
     except csv.Error as error:
-        raise DataError(f"{location}: line 1: {error}: quote the column names as CSV asks") from None
+        raise DataError(f"{location}: line 1: {error}: quote the column names as CSV requires") from None
     refuse_repeated(location, header, wanted)
     return header, _checked_rows(location, reader, delimiter, header, wanted, unquoted)
 
@@ -205,7 +205,7 @@ def _checked_rows(
             if len(fields) != width:
                 if not fields:
                     continue
-                fix = "take tabs out of the fields" if delimiter == "\t" else f"quote a field that holds {delimiter!r}"
+                fix = "take tabs out of the fields" if delimiter == "\t" else f"quote a field with {delimiter!r}"
                 line = f"line {reader.line_num} has {len(fields)} fields where the header has {width}"
                 raise DataError(f"{location}: {line}: {fix}")
             fields.append("")  # For columns that do not exist.

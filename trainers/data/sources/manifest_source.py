@@ -206,8 +206,8 @@ def _fingerprinted(
     warnings = [*manifest.warnings]
     if is_url(location) and kind != "manifest" and not any(fingerprints):
         warnings.append(
-            f"{location}: its bucket cannot be listed, so where recordings are decides whether it is prepared again, "
-            "not their contents"
+            f"{location}: its bucket cannot be listed, so the locations of recordings decide whether it is prepared "
+            "again, not their contents"
         )
     # Recordings with the same contents are the same in any folder.
     is_content = kind == "content" and all(isinstance(each, str) for each in fingerprints)

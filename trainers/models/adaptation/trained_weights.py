@@ -120,7 +120,7 @@ def stacks(network: Any) -> Iterator[tuple[str, torch.nn.ModuleList]]:
     """Yields names and lists of the layers of encoders and decoders."""
     for name, module in network.named_modules():
         steps = name.split(".")
-        # Lists within layers are of other modules.
+        # Lists of modules within layers are not lists of layers.
         if isinstance(module, torch.nn.ModuleList) and steps[-1] in _LAYERS and not any(map(str.isdigit, steps)):
             yield name, module
 

@@ -1,1 +1,1 @@
-"""The CTC family, which are encoders with an output for each frame."""
+"""The CTC family: encoders with an output for each frame."""

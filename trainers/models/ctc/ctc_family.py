@@ -36,7 +36,7 @@ from trainers.models.tokenizer_processor import (
     tokenizer_fingerprint,
 )
 
-# The attention is then over 6,000 frames of 20 ms.
+# Limits attention to 6,000 frames of 20 ms.
 CONTEXT_S = 120.0
 # In SeamlessM4TFeatureExtractor, two mel frames are one input of the model.
 MEL_INPUT = Convolution(kernel=2, stride=2)

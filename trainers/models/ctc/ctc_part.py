@@ -79,7 +79,7 @@ class CtcPart(NewModelPart):
             raise ValueError(f"vocabulary is {self.vocabulary}, and vocabulary_file names another: keep one of them")
         if self.tokenizer_name is not None and (self.vocabulary_file or self.vocabulary in ("characters", "bpe")):
             other = "vocabulary_file" if self.vocabulary_file else f"vocabulary {self.vocabulary}"
-            raise ValueError(f"tokenizer_name has a vocabulary, and {other} asks for another: keep one of them")
+            raise ValueError(f"tokenizer_name has a vocabulary, and {other} requests another: keep one of them")
         if len({self.word_delimiter_token, self.unk_token, self.pad_token}) < 3:
             raise ValueError("word_delimiter_token, unk_token and pad_token must differ: each has a meaning of its own")
         return self

@@ -262,8 +262,7 @@ class SampleConvolution(torch.nn.Conv1d):
 
     oneDNN requires channels first, and the layer norms between two convolutions channels last, so that a third of a
     training step of wav2vec2 is spent on changing layouts. Here channels are last: a convolution is the sum of one
-    matrix product for each `stride` of its taps, whose left side is a view of the input. Results are equal except for
-    rounding.
+    matrix product for each `stride` of its taps, whose left side is a view of the input; equal up to rounding.
     """
 
     @classmethod

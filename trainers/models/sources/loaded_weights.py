@@ -135,7 +135,7 @@ def _refuse_other_tensors(
     """
     other_heads = new_head or type(network).__name__ not in (network.config.architectures or ())
     head = tuple(f"{name}." for name in heads(network)) if new_head else ()
-    # Not masks and positions. Names in files may lack the prefix of the network's base, or have an additional one.
+    # Masks and positions are not weights. Names in files may lack the prefix of the network's base, or have one more.
     weights = [name for name, _ in network.named_parameters(remove_duplicate=False)]
     if coarse := [
         f"{name} ({each.dtype})"

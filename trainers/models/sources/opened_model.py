@@ -87,7 +87,7 @@ class OpenedModel:
 
 
 def with_model(config: TrainConfig, name_or_path: str) -> TrainConfig:
-    """Returns the config with other weights, and without the model part's fields except `allow_pickle`."""
+    """Returns the config with other weights; keeps only `allow_pickle` of the model part, and a revision of these."""
     part = config.model
     revision = part.revision if name_or_path == part.name_or_path else None
     named = ModelPart(name_or_path=name_or_path, revision=revision, allow_pickle=part.allow_pickle)

@@ -312,7 +312,7 @@ def download(
     if sha256 not in (None, found):
         target.unlink()
         raise ConfigError(
-            f"{origin}: its SHA-256 is {found}, and #sha256={sha256} is asked for: another file is there; correct the "
+            f"{origin}: its SHA-256 is {found}, but #sha256={sha256} is expected: the file was replaced; correct the "
             "hash if you trust it"
         )
     return KnownDownload(version, found)

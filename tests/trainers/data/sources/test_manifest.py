@@ -173,7 +173,7 @@ def test_ids_of_the_manifest_are_kept() -> None:
         ("File Name,text\na,x\n", ["no column 'path'", "data.audio_column_name to 'File Name'"]),
         ("a/b.WAV,x\nc.wav,y\n", ["its first line (a/b.WAV, x) is not a header: add one, e.g. path,text"]),
         ("path|text\na|x\n", ["no column 'path' among path|text: separate columns by commas"]),
-        ("path;text\na;x;y\n", ["line 2 has 3 fields", "quote a field that holds ';'"]),
+        ("path;text\na;x;y\n", ["line 2 has 3 fields", "quote a field with ';'"]),
         ("PATH,text\na,x\n", ["no column 'path' among PATH, text", "data.audio_column_name to 'PATH'"]),
         ("path,Sentence\na,x\n", ["no column 'text'", "data.text_column_name to 'Sentence'"]),
         ("path,text,Language\na,x,sr\n", ["the column 'Language' is not read: rename it to 'language'"]),

@@ -72,7 +72,7 @@ def test_a_server_that_claims_more_than_it_has_is_not_believed(web: WebServer, t
 
 def test_a_server_that_claims_less_is_found_by_the_hash(web: WebServer, tmp_path: Path) -> None:
     url = web.publish("/a", CONTENT, claimed_bytes=len(CONTENT) - 1)
-    fails(url, tmp_path / "to", ConfigError, "is asked for", sha256=SHA256)
+    fails(url, tmp_path / "to", ConfigError, "is expected", sha256=SHA256)
 
 
 def test_without_a_length_only_a_hash_says_that_it_is_complete(web: WebServer, tmp_path: Path) -> None:

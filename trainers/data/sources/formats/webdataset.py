@@ -98,7 +98,7 @@ def _recording(members: Mapping[str, Member], audio: str | None) -> Member:
 
 def _described(members: Mapping[str, Member], text: str | None, encoding: str) -> dict[str, Any]:
     """Returns text, speaker, language and duration of a sample. Raises ValueError if text is missing or wrong."""
-    # Files of a sample that are not used are not read, so that their errors do not matter.
+    # Unused files of a sample are not read, so that errors in them do not matter.
     record = load_json(_text(members[JSON], UTF_8)) if JSON in members and _is_asked_of_json(members, text) else {}
     if not isinstance(record, dict):
         raise ValueError(f"{members[JSON].name} is not a JSON object")

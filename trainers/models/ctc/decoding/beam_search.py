@@ -47,7 +47,7 @@ LN_10 = math.log(10)
 # Score of tokens that must not be emitted; far below any threshold, and finite, so that scores remain numbers.
 NEVER = -1e9
 TEXTS_AT_ONCE = 32
-# Limit of the logits of a forward pass: 256 MiB in float32, as for 20 texts of 25 tokens with 128,000 tokens known.
+# Limit of the logits of a forward pass: 256 MiB in float32, as for 20 texts of 25 tokens and 128,000 known tokens.
 LOGITS_AT_ONCE = 2**26
 
 
