@@ -89,7 +89,7 @@ def refuse_missing_packages(config: TrainConfig) -> None:
 
 
 def missing_access(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Returns a line for each tracker without access to its server; W&B would prompt, MLflow write to local files."""
+    """Returns a line for each tracker without access to its server; W&B would prompt, and MLflow write local files."""
     problems = []
     if "wandb" in names and environment.get("WANDB_MODE", "online") == "online" and not _has_wandb_key(environment):
         problems.append(

@@ -38,7 +38,7 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 
 def read_submitted(environment: Mapping[str, str], working_dir: Path) -> AnyConfig:
-    """Returns this attempt's config, from the process's variables and the package's folder; raises ConfigError."""
+    """Returns this attempt's config, from the process's variables and the package; raises ConfigError if invalid."""
     try:
         content = json.loads(environment[CONFIG_VARIABLE])
         runtime_env = content["job"].get("runtime_env", {})

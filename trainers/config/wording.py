@@ -74,6 +74,6 @@ def printable(text: str) -> str:
     Escape sequences are removed, and other control characters are escaped.
     """
     plain = _SEQUENCE.sub("", text).replace("\r\n", "\n")
-    # For a line that was overwritten, such as a progress bar, keeps the last state, as a terminal does.
+    # Of an overwritten line, such as a progress bar, only the last state is kept, as on a terminal.
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in plain.split("\n"))
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], "\n".join(lines))

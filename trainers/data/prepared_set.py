@@ -158,7 +158,7 @@ class PreparedSet:
         return ClipReader(self, cache_bytes=cache_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the index, which the other process reads again.
+        # The index is not pickled, since the other process reads it again.
         return PreparedSet, (self.url, self.key, self.storage_options, self.sha256)
 
 
@@ -257,7 +257,7 @@ class ClipReader:
 
     def _open(self, shard: int) -> pa.Array:
         table = pa.ipc.open_stream(self._cache.open(shard_name(shard))).read_all()
-        # Arrow reads beyond a buffer if an offset is wrong.
+        # Validated, since Arrow reads beyond a buffer if an offset is wrong.
         table["audio"].validate(full=True)
         return table["audio"].combine_chunks().field("bytes")
 

@@ -26,7 +26,7 @@ LabelCollator = Callable[[Sequence[Sequence[int]], Sequence[int]], dict[str, tor
 class Searcher(Protocol):
     """Searches a model's outputs, with the files that it has loaded; only its family calls other methods."""
 
-    # What it cannot find; None if there is no limit.
+    # A message about what the search cannot find; None if there is nothing.
     warning: str | None
 
     def describe(self) -> dict[str, Any]:

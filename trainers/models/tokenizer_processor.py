@@ -61,7 +61,7 @@ def refuse_tokens_beyond(
 ) -> None:
     """Raises ConfigError, which names them, if labels may have tokens for which a model has no output.
 
-    For such a label, a CTC loss reads beyond the outputs, and a cross-entropy ends the process.
+    For such a token, a CTC loss reads beyond the outputs, and a cross-entropy ends the process.
 
     Args:
         tokenizer: A transformers tokenizer.

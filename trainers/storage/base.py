@@ -70,8 +70,8 @@ class Storage(ABC):
     def append_line(self, key: str, line: str) -> None:
         """Appends `line` and a line feed to `key`, which need not exist.
 
-        For one writer at a time: in a bucket the object is read and rewritten, so with two writers one line would be
-        lost. An incomplete line from a crash remains a separate line.
+        Only for one writer at a time, since in a bucket the object is read and rewritten, so that one of two writers'
+        lines would be lost. An incomplete line from a crash remains a separate line.
         """
 
     def exists(self, key: str) -> bool:

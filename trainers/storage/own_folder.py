@@ -1,4 +1,4 @@
-"""Temporary folders that are shared by the processes of one user on a node, and closed to other users."""
+"""Makes temporary folders that the processes of one user on a node share, closed to other users."""
 
 import contextlib
 import fcntl

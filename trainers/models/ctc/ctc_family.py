@@ -45,7 +45,7 @@ MEL_LEAST_SAMPLES = MEL_WINDOW.kernel - MEL_WINDOW.stride
 
 
 class CtcFamily(Family[CtcPart]):
-    """Models with a label for each frame; the processor is a Wav2Vec2Processor or Wav2Vec2BertProcessor."""
+    """Models with an output for each frame; the processor is a Wav2Vec2Processor or Wav2Vec2BertProcessor."""
 
     name = "ctc"
     model_types: tuple[str, ...] = (

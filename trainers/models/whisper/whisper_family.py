@@ -201,7 +201,7 @@ class WhisperFamily(Family[WhisperPart]):
 def _refuse_other_tokens(
     tokenizer: Any, configs: Mapping[str, Any], language: tuple[str, str] | None, origin: str
 ) -> None:
-    """Raises ConfigError for a tokenizer without the tokens around each text, or whose start is not the configs'."""
+    """Raises ConfigError if a tokenizer lacks a token around each text, or its start token is not the configs'."""
     known, task = tokenizer.get_vocab(), [f"<|{language[1]}|>"] if language is not None else []
     if lacked := [token for token in (START, NO_TIMESTAMPS, *task) if token not in known]:
         raise ConfigError(

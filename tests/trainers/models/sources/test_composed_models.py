@@ -134,7 +134,7 @@ class TestParts:
         assert family.encode_labels(recognizer.processor, ["abc"]) == [[4, 3, 5]]
 
     def test_a_tokenizer_next_to_another_vocabulary_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="tokenizer_name has a vocabulary, and vocabulary bpe asks for another"):
+        with pytest.raises(ConfigError, match="tokenizer_name has a vocabulary, and vocabulary bpe requests another"):
             wanted("a/b", tokenizer_name="c/d", vocabulary="bpe")
 
     def test_what_has_no_tokenizer_is_named(self, ctc_folder: Path, tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def as_text(values: pa.ChunkedArray, name: str, file: RowFile, *, must_be_text: 
         elif pa.types.is_boolean(kind) or (must_be_text and (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))):
             raise DataError(f"{holds}, not text: save it as text")
         elif pa.types.is_duration(kind):
-            # As text, it would be a number in its own unit.
+            # As text, a duration would be a number in the column's own unit.
             raise DataError(f"{holds}: save it as a number of seconds")
         texts = values.cast(pa.string())
     except pa.ArrowException as error:
@@ -377,7 +377,7 @@ def _batches(url: str, head: tuple[bool, pa.Schema], columns: Sequence[str]) -> 
 
 
 def _checked(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    # Arrow reads beyond a buffer if an offset is wrong.
+    # Validated, since Arrow reads beyond a buffer if an offset is wrong.
     values.validate(full=True)
     return values
 

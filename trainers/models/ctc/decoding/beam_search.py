@@ -1,6 +1,6 @@
 """Searches the outputs of a CTC model with a beam by flashlight-text, with a word list and language models.
 
-An n-gram model of KenLM takes part in the search; a causal language model scores its hypotheses again.
+The search itself uses an n-gram model of KenLM; a causal language model scores the resulting hypotheses again.
 
 Hypotheses are summed over their alignments (log-add): with an unlimited beam, a hypothesis's acoustic score is
 ln P(its labels | clip), as in the CTC loss. If no delimiter ends the words of a word list, flashlight-text omits
