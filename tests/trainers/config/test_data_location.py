@@ -31,7 +31,7 @@ def test_a_location_is_taken_apart(text: str, expected: DataLocation) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("common_voice:", "stands before a path"),
+        ("common_voice:", "must be followed by a path"),
         ("common_voice:/cv?speed=2", "'speed' is not an option of common_voice: it has split"),
         ("common_voice:/cv?split", "write each option once"),
         ("common_voice:hdfs://bucket/cv", "hdfs:// is not supported"),

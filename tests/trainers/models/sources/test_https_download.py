@@ -83,7 +83,7 @@ def test_without_a_length_only_a_hash_says_that_it_is_complete(web: WebServer, t
 
 def test_another_file_than_the_hash_is_of_is_refused(web: WebServer, tmp_path: Path) -> None:
     url = web.publish("/a", CONTENT)
-    fails(url, tmp_path / "to", ConfigError, f"its SHA-256 is {SHA256}, and #sha256={'0' * 64}", sha256="0" * 64)
+    fails(url, tmp_path / "to", ConfigError, f"its SHA-256 is {SHA256}, but #sha256={'0' * 64}", sha256="0" * 64)
 
 
 def test_what_is_known_is_not_downloaded_again(web: WebServer, tmp_path: Path) -> None:
