@@ -47,7 +47,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How hypotheses are generated, according to the config's decode part.
+    """Settings for generating hypotheses, from the config's decode part.
 
     Attributes:
         nbest: Number of hypotheses for each utterance, at most the beams of `part`; None for only the best.

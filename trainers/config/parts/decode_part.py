@@ -23,7 +23,7 @@ class Setting(Protocol):
 
 
 class DecodePart(Part):
-    """How hypotheses are generated; without fields of its family's own, one hypothesis per utterance."""
+    """Settings for generating hypotheses; without fields of its family's own, one hypothesis per utterance."""
 
     # Module and class of the family's `models.family.Decoder`.
     decoder: ClassVar[str | None] = None
@@ -59,7 +59,7 @@ class DecodePart(Part):
 
 
 class GenerationPart(DecodePart):
-    """How a model with a decoder generates hypotheses, token by token."""
+    """Settings for a decoder that generates hypotheses token by token."""
 
     ranking: ClassVar[tuple[str, ...]] = ("max_length", "num_beams")
 

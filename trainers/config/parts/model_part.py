@@ -205,7 +205,7 @@ class NewModelPart(ModelPart):
 
     @property
     def masking(self) -> dict[str, Any]:
-        """What to change in the SpecAugment settings of a model's own config."""
+        """Values that replace SpecAugment settings in a model's own config."""
         names = ("mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length")
         changes = {name: getattr(self, name) for name in names if self.apply_spec_augment}
         given = {name: value for name, value in changes.items() if value is not None}
