@@ -337,7 +337,7 @@ def empty_manifest(folder: Path) -> str:
         ),
         (empty_manifest, DataError, "all.csv: it has no rows"),
         (lambda folder: f"{folder}/nowhere", ConfigError, "nowhere: no such file or folder: name a folder of"),
-        (lambda folder: "kaldi:", ConfigError, "kaldi: stands before a path"),
+        (lambda folder: "kaldi:", ConfigError, "kaldi: must be followed by a path"),
     ],
 )
 def test_what_cannot_be_trained_on_is_said_with_what_is_needed(

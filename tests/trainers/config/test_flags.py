@@ -268,7 +268,7 @@ def test_a_corpus_in_its_own_format_is_named_as_a_data_set_is() -> None:
             "--dataset kaldi:/data/train",
             "--dataset kaldi:/data/train: kaldi: is one split: give each as --set data.train",
         ),
-        ("--dataset common_voice:", "--dataset common_voice:: common_voice:: common_voice: stands before a path"),
+        ("--dataset common_voice:", "--dataset common_voice:: common_voice:: common_voice: must be followed by a path"),
     ],
 )
 def test_a_corpus_that_flags_cannot_name_is_refused(flags: str, named: str) -> None:

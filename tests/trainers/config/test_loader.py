@@ -164,9 +164,9 @@ class TestFiles:
         [
             (b"a: [", "cannot be read as YAML"),
             (b"\xff\xfe\x00", "cannot be read as YAML"),
-            (b"- a", "holds a list, not the keys"),
+            (b"- a", "contains a list, not the keys"),
             (b"", "contains nothing, not the keys"),
-            (b"text", "holds a single value, not the keys"),
+            (b"text", "contains a single value, not the keys"),
         ],
     )
     def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, data: bytes, problem: str) -> None:

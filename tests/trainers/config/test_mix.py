@@ -56,7 +56,7 @@ def test_members_have_the_columns_of_the_data_part_unless_they_name_their_own() 
         ([{"name": "x"}], {}, "data.mix.0: x has no data: set exactly one of train, demo, dataset, source"),
         ([{**ONE, **OTHER}], {}, "data.mix.0: other has train and dataset: set exactly one of"),
         ([{**ONE, "train": "hdfs://x"}], {}, "data.mix.0.train: hdfs:// is not supported"),
-        ([{**ONE, "train": "kaldi:"}], {}, "data.mix.0.train: kaldi:: kaldi: stands before a path"),
+        ([{**ONE, "train": "kaldi:"}], {}, "data.mix.0.train: kaldi:: kaldi: must be followed by a path"),
         ([ONE], {"train": "/two.csv"}, "data: names train and mix: keep one of"),
         (
             [{**ONE, "language": "sr"}],

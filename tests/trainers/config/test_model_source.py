@@ -62,8 +62,8 @@ def test_what_is_wrong_with_one_is_said_without_it(field: str, text: str, messag
     ("name", "message"),
     [
         ("a/b@v1", "name_or_path names the revision v1, and revision is v2: keep one of them"),
-        ("s3://bucket/a", "name_or_path has no revisions"),
-        ("run:first", "name_or_path has no revisions"),
+        ("s3://bucket/a", "name_or_path is not a Hub id, so it has no revisions"),
+        ("run:first", "name_or_path is not a Hub id, so it has no revisions"),
     ],
 )
 def test_a_revision_is_one_of_the_hub_and_said_once(name: str, message: str) -> None:
