@@ -65,7 +65,7 @@ def test_a_binary_says_its_order_and_its_kind_and_needs_a_list_of_its_words(tmp_
         (b"\n\\data\\\nngram 1=2\nngram 3=2\n", "'ngram 3=2' is not a count"),
         (b"\\data\\\nngram 1=2\n", "ends before its 1-grams"),
         (b"\\data\\\n\n\\1-grams:\n", "ends before its order"),
-        (b"\\data\\\n" + b"".join(b"ngram %d=1\n" % each for each in range(1, 8)) + b"\\1-grams:\n", "of order 7, and"),
+        (b"\\data\\\n" + b"".join(b"ngram %d=1\n" % each for each in range(1, 8)) + b"\\1-grams:\n", "of order 7, but"),
         (gzip.compress(b"\\data\\\n", mtime=0), "its first line is .*an ARPA file, unpacked"),
         (MAGIC + b"incomplete\n" + bytes(200), "its first line is '.*incomplete', .* a complete KenLM binary"),
         (MAGIC + b"format version 4\n" + bytes(200), "its first line is '.*format version 4', .* of version 5"),

@@ -204,7 +204,7 @@ class TestValues:
         name = "model.decoder.layers.0.fc2.weight"
         tensors(lambda held: held[name].fill_(value))(folder)
         part = config({"model": {"init": "pretrained", "name_or_path": str(folder), "language": "English"}}).model
-        with pytest.raises(ConfigError, match=rf"{re.escape(name)} holds .*{text}"):
+        with pytest.raises(ConfigError, match=rf"{re.escape(name)} has .*{text}"):
             family_of(part).load_recognizer(part, None, 1)
 
     def test_a_tensor_that_is_missing_where_a_worker_loads_is_refused_too(

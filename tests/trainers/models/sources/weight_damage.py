@@ -205,7 +205,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "a shard is cut": (
         sharded(lambda folder: os.truncate(path := next(folder.glob(FIRST)), path.stat().st_size - 4)),
-        r"model-00001-of-\d+\.safetensors is cut",
+        r"model-00001-of-\d+\.safetensors is truncated or damaged",
     ),
     "a shard is another one": (
         sharded(lambda folder: shutil.copy(next(folder.glob(FIRST)), next(folder.glob(SECOND)))),
