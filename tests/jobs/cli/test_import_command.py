@@ -266,7 +266,7 @@ def test_what_a_line_says_is_in_the_recipe(line: str, field: str, value: Any) ->
     [
         (f"torchrun --nproc_per_node gpu {SHORT}", "torchrun: it counts the devices"),
         (f"python {SHORT} --eval_steps 300", "--eval_steps 300: each checkpoint is scored"),
-        (f"python {SHORT.removesuffix('--do_train')} --do_eval", "--do_eval without --do_train: it asks"),
+        (f"python {SHORT.removesuffix('--do_train')} --do_eval", "--do_eval without --do_train: it requests only"),
         (f"python {SHORT} --lr 1", "--lr: not a known argument of run_speech_recognition_seq2seq.py"),
         (f"python {SHORT} --max_step 1", "--max_step: not an argument of run_speech_recognition_seq2seq.py; did you"),
         (f"python {SHORT.replace('.py', '.py args.json', 1)}", "args.json: the file is not read"),

@@ -159,8 +159,8 @@ def test_ids_of_the_manifest_are_kept() -> None:
         ("path,text,offset_s\na.wav,x,1\n", ["the column 'offset_s'", "'offset' and 'duration'"]),
         ("path,text,Offset,Duration\na.wav,x,1,2\n", ["the column 'Offset'", "'offset' and 'duration'"]),
         ("path,text,offset,Duration\na.wav,x,1,2\n", ["the column 'Duration'", "'offset' and 'duration'"]),
-        ("path,text\na.wav,x\0y\n", ["byte 17 (line 2) is zero", "UTF-8"]),
-        ("path,text\na.wav,x\n".encode("utf-16-le"), ["byte 1 (line 1) is zero", "UTF-8"]),
+        ("path,text\na.wav,x\0y\n", ["byte 17 (line 2) is NUL", "UTF-8"]),
+        ("path,text\na.wav,x\n".encode("utf-16-le"), ["byte 1 (line 1) is NUL", "UTF-8"]),
         ("path,text,duration\na.wav,x,nan\n", ["line 2", "'nan'"]),
         ("id,path,text\nu1,a,x\nu2,b,x\nu1,c,x\n", ["1 ids", "'u1'"]),
         ("id,path,text\nu1,a,x\n,b,x\n", ["line 3", "'id'"]),
@@ -198,8 +198,8 @@ def test_a_wrong_csv_is_refused_by_line_and_fix(content: str | bytes, parts: lis
         ('{"path": "a", "text": "x", "duration": true}', ["line 1", "duration"]),
         ('{"path": "a", "text": "x"}\n{"path": "a", "text": "x", "end": 2}', ["the column 'end'"]),
         ('{"path": "a", "text": "x", " Offset": 2}', ["the column ' Offset'"]),
-        ('{"path": "a", "text": "\\ud83d"}', ["line 1: 'text' is '\\ud83d'", "correct it"]),
-        ('{"path": "\\u0000", "text": "\\u00e9"}', ["line 1: 'path' is '\\x00'", "correct it"]),
+        ('{"path": "a", "text": "\\ud83d"}', ["line 1: 'text' is '\\ud83d'", "not text: fix it"]),
+        ('{"path": "\\u0000", "text": "\\u00e9"}', ["line 1: 'path' is '\\x00'", "not text: fix it"]),
     ],
 )
 def test_wrong_json_lines_are_refused_by_line_and_fix(content: str, parts: list[str]) -> None:

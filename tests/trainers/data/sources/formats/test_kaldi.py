@@ -92,7 +92,7 @@ def test_every_file_that_is_read_decides_the_fingerprint_and_no_other() -> None:
         (ONE | {"text": "u1 a\nu2 b\nu1 c\n"}, ["/text: line 3: 'u1' is in line 1, too", "keep one"]),
         (ONE | {"text": "\n"}, ["/text: the file is empty"]),
         (ONE | {"text": b"u1 x\nu2 caf\xe9\n"}, ["/text: byte 11 (line 2) is not UTF-8"]),
-        (ONE | {"wav.scp": b"u1 a.wav\0"}, ["/wav.scp: byte 8 (line 1) is zero"]),
+        (ONE | {"wav.scp": b"u1 a.wav\0"}, ["/wav.scp: byte 8 (line 1) is NUL"]),
         (ONE | {"utt2spk": "u1 ana maria\n"}, ["/utt2spk: line 1: 'u1'", "'ana maria'", "one word"]),
         (ONE | {"utt2spk": "u1\n"}, ["/utt2spk: line 1: 'u1'", "one word"]),
         (ONE | {"utt2spk": "u2 ana\n"}, ["1 ids of text are not in utt2spk ('u1'), and 1 ids of utt2spk", "('u2')"]),

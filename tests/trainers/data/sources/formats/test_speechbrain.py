@@ -127,7 +127,7 @@ def test_wrong_json_is_refused_by_id_and_fix(content: str, parts: list[str]) -> 
         ("ID,wav,wav_opts,wrd\nu1,a,start:0 stop:9,x\n", ["line 2: 'wav_opts' is 'start:0 stop:9'", "'offset'"]),
         ("ID,wav,wrd\n", ["no rows"]),
         (b"ID,wav,wrd\nu1,a,caf\xe9\n", ["byte 19 (line 2) is not UTF-8"]),
-        ("ID,wav,wrd\nu1,a,x\0\n", ["byte 17 (line 2) is zero"]),
+        ("ID,wav,wrd\nu1,a,x\0\n", ["byte 17 (line 2) is NUL"]),
     ],
 )
 def test_a_wrong_csv_is_refused_by_line_and_fix(content: str | bytes, parts: list[str]) -> None:

@@ -210,7 +210,7 @@ def test_tables_of_a_split_that_are_of_another_kind_are_never_left_out(tmp_path:
     for number in (0, 2):
         (tmp_path / f"train-{number}.csv").write_text(f"audio,sentence\n{number}.wav,a\n")
     (tmp_path / name).write_text(other)
-    with pytest.raises(DataError, match=rf"train-0.csv is read, and 1 table .* left out: {name}; .*, save all"):
+    with pytest.raises(DataError, match=rf"train-0.csv is read, and 1 table .* would be ignored: {name}; .*, save all"):
         opened(tmp_path)
     # A README says that it is not meant.
     (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: '*.csv'\n---\n")
