@@ -1,12 +1,12 @@
 """The errors of the cluster's side, as one tree.
 
-Each takes one string, so that pickling between Ray processes does not change it: the thing, the value and the fix.
+Each is made from one string with the thing, the value and the fix, so that pickling between Ray processes keeps it.
 """
 
 import errno
 
-# Errors of a full disk, or of missing rights on it: packages, the ledger, records of clusters, logs, temporary files
-# and the output of a command are all written to this machine's disks.
+# Errors of a full disk, and of missing permissions on it. Packages, the ledger, records of clusters, logs, temporary
+# files and the output of a command are all written to this machine's disks.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 # Message of Python's tempfile if all of its folders are full or read-only.
@@ -37,7 +37,7 @@ class DataError(RayscribeError, exit_code=3, final=True):
 
 
 class NotHereError(DataError):
-    """A file of the data cannot be read on this machine; others may have it."""
+    """A data file cannot be read on this machine, but other machines may have it."""
 
 
 class AudioError(DataError):
@@ -53,11 +53,11 @@ class NoAccessError(StorageError, final=True):
 
 
 class NoBucketError(NoAccessError):
-    """A bucket does not exist, for anyone."""
+    """A bucket does not exist, so no machine can read it."""
 
 
 class FullDiskError(StorageError, final=True):
-    """A disk has no room left; an immediate retry would fail, too."""
+    """A disk is full; an immediate retry would fail, too."""
 
 
 class ResumeError(RayscribeError, exit_code=5, final=True):
@@ -81,11 +81,11 @@ class QuarantinedError(RayscribeError, exit_code=15, final=True):
 
 
 class ExportError(RayscribeError, exit_code=16, final=True):
-    """Some formats could not be made of a run's model, or have scores other than the run's; all others were kept."""
+    """Some formats could not be exported, or score differently from the run; all others were kept."""
 
 
 class DivergedError(RayscribeError, exit_code=13, final=True):
-    """Training diverged: the loss or a weight is no longer a finite number; the checkpoints before are stored."""
+    """Training diverged: the loss or a weight is no longer a finite number; earlier checkpoints are kept."""
 
 
 class ProgramError(RayscribeError, final=True):
@@ -93,11 +93,11 @@ class ProgramError(RayscribeError, final=True):
 
 
 class PackageError(ProgramError, exit_code=14):
-    """A worker cannot import something: a package is not installed there, or is of another version."""
+    """A worker cannot import a module: its package is not installed there, or has another version."""
 
 
 class FencedError(RayscribeError, exit_code=10, final=True):
-    """A newer attempt, or another worker group, has taken over the run; what this one writes is ignored."""
+    """A newer attempt, or another worker group, has taken over the run; what the old one writes is ignored."""
 
 
 class LostWorkerError(RayscribeError, exit_code=8):
@@ -105,14 +105,14 @@ class LostWorkerError(RayscribeError, exit_code=8):
 
 
 class FollowingError(LostWorkerError):
-    """A rank's program failed, or was ended, after that of another rank, whose error has the cause."""
+    """A rank's program failed, or was ended, after the program of another rank; that rank's error has the cause."""
 
 
 class ScriptError(RayscribeError):
     """An unmodified program has failed; the command ends as the program did.
 
     Attributes:
-        ended_s: Time of its end. Seconds since the epoch, by its node's clock.
+        ended_s: When the program ended, in seconds since the epoch by its node's clock.
     """
 
     ended_s = 0.0
@@ -135,7 +135,7 @@ class LostNodeError(RayscribeError, exit_code=11):
 
 
 class RegroupError(LostNodeError):
-    """The workers ended intentionally, with a checkpoint, for a new group; the message has reason and checkpoint."""
+    """The workers ended with a checkpoint to make way for a new group; the message has the reason and checkpoint."""
 
 
 class StoppedError(RayscribeError, exit_code=143, final=True):
@@ -143,7 +143,7 @@ class StoppedError(RayscribeError, exit_code=143, final=True):
 
 
 class Interruption(KeyboardInterrupt):
-    """A stop was requested, by a signal, while there was nothing to wait for.
+    """A signal requested a stop while there was nothing to wait for.
 
     Attributes:
         left: How the command can be continued, for the person who requested the stop.
@@ -156,12 +156,12 @@ class Interruption(KeyboardInterrupt):
 
 
 def refused_by_disk(error: OSError) -> str | None:
-    """Returns what to do about a full disk, or one without permission to write; None for any other error."""
+    """Returns a message with the fix for a full disk or a missing permission; None for any other error."""
     what = error.filename or "a file of this machine, or the output of this command"
     if error.errno in FULL:
-        return f"{what} cannot be written: {error.strerror}: free some, or choose another disk (RAYSCRIBE_HOME, TMPDIR)"
+        return f"{what} cannot be written: {error.strerror}: free space, or use another disk (RAYSCRIBE_HOME, TMPDIR)"
     if error.errno in FORBIDDEN:
-        return f"{what} cannot be used: {error.strerror}: change its rights, or choose another folder (RAYSCRIBE_HOME)"
+        return f"{what} cannot be used: {error.strerror}: fix its permissions, or use another folder (RAYSCRIBE_HOME)"
     if (error.strerror or "").startswith(NO_TEMPORARY_FOLDER):
-        return f"{error.strerror}: each is full or read-only: free some, or set TMPDIR to a folder on another disk"
+        return f"{error.strerror}: each is full or read-only: free space, or set TMPDIR to a folder on another disk"
     return None

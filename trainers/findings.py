@@ -57,7 +57,7 @@ class Inspected(Protocol):
 
     @property
     def elsewhere(self) -> bool:
-        """True if the job runs on other machines, so that what cannot be read from here is no error."""
+        """True if the job runs on other machines, so that a failure to read from here is not an error."""
 
 
 Checked = TypeVar("Checked", bound=Inspected)
@@ -69,14 +69,14 @@ class Need(Generic[Checked]):
 
     Attributes:
         moment: The first moment at which it may be met.
-        lacking: Returns why it is not met; None if it is.
+        lacking: Returns why it is not met; None if it is met.
     """
 
     moment: Moment
     lacking: Callable[[Checked], str | None]
 
 
-# Required by checks of the machine that runs the job, for which errors of another machine mean nothing.
+# For checks of the machine that runs the job; what they find on another machine says nothing about it.
 NODE: Need[Any] = Need(Moment.INSPECTION, lambda _: None)
 
 
@@ -135,9 +135,9 @@ def on_other_machines(finding: Finding) -> Finding:
 
 
 def found_in(error: RayscribeError, field: str = "") -> Finding:
-    """Returns an error as a finding: what could be read but is invalid is so on all machines.
+    """Returns an error as a finding, of which only a failure to read may be specific to this machine.
 
-    A storage's error does not have the `field` of the config, such as `data.train: `, which is therefore added.
+    Adds the `field` of the config, such as `data.train: `, to errors of a storage, which do not have it.
     """
     missing = isinstance(error, StorageError | NotHereError) and not isinstance(error, NoBucketError)
     text = f"{field if isinstance(error, StorageError) else ''}{error}"
@@ -163,7 +163,7 @@ def _findings(check: Check[Checked], checked: Checked) -> Iterator[Finding]:
         lacking = next((reason for need in check.needs if (reason := need.lacking(checked)) is not None), None)
         yield from check.run(checked) if lacking is None else [skipped(lacking)]
     except RayscribeError as error:
-        # Other machines cannot read what the client packs.
+        # Only the client can read what it packs.
         yield problem(str(error)) if check.moment == Moment.CLIENT else found_in(error)
     except Exception as error:
         yield warning(f"the check itself failed ({type(error).__name__}: {error}); check this by hand")

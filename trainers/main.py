@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_task(arguments: TaskArguments) -> int:
-    """Runs one verb, see `exit_code_of`."""
+    """Runs one verb; returns its exit code, see `exit_code_of`."""
     # The output of checks is read by another process.
     screen: AbstractContextManager[None] = (
         nullcontext() if arguments.verb == "check" else opened_screen(as_json=arguments.json)
@@ -80,7 +80,7 @@ def _run_task(arguments: TaskArguments) -> int:
 
 
 def _remembered(given: TaskArguments, config: AnyConfig) -> AbstractContextManager[None]:
-    """Returns a context that adds the run to this user's list, unless a service lists it, or nothing of it is kept."""
+    """Returns a context that adds the run to this user's list, unless a service lists it or the run keeps no output."""
     if given.verb != "train" or given.debug or given.attempt is not None or os.environ.get(CONFIG_VARIABLE):
         return nullcontext()
     address = given.address or os.environ.get("RAY_ADDRESS")
@@ -88,7 +88,7 @@ def _remembered(given: TaskArguments, config: AnyConfig) -> AbstractContextManag
 
 
 def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
-    """Returns the config and its overrides, for the record; raises ConfigError with every problem.
+    """Returns the config, and its overrides for the journal; raises ConfigError with every problem.
 
     The config of a submitted run is from the service, and is not changed here.
     """
@@ -99,8 +99,8 @@ def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
     given += ["--config"] * (arguments.config is not None) + ["--set"] * bool(arguments.sets)
     if given:
         raise ConfigError(
-            f"{', '.join(given)}: {CONFIG_VARIABLE} holds the config of a submitted run, which nothing changes on the "
-            "node: leave these arguments out, or unset the variable to run task.py by hand"
+            f"{', '.join(given)}: {CONFIG_VARIABLE} holds the config of a submitted run, which cannot be changed on "
+            "the node: leave these arguments out, or unset the variable to run task.py by hand"
         )
     return read_submitted(os.environ, Path.cwd()), read_record(Path.cwd())
 
@@ -119,7 +119,7 @@ def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCon
             print_line(f"data: {DEFAULT_DATASET}, unless --dataset or --set data.train=… names another")
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
-    # The caller that passes a recipe has resolved its overrides, and printed their notes, already.
+    # A caller that passes a recipe has already resolved its overrides and printed their notes.
     say = print_line if arguments.recipe is None else None
     content = resolve_program(apply_overrides(content, overrides), os.environ, say)
     secrets, further = [*find_literal_secrets(read_ds_config(content)[0])], partial(_further_problems, arguments)
@@ -152,7 +152,7 @@ def _reason_for_ray(given: TaskArguments, config: TrainConfig) -> str | None:
 
 
 def _recipe_of(path: Path, content: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
-    """Returns a recipe, read from its file unless given, with paths relative to the file; and its name in messages."""
+    """Returns a recipe and its name for messages; without `content`, reads the file and anchors paths at its folder."""
     if content is not None:
         return dict(content), "command line"
     # In a job, a relative storage path is invalid, whatever it is relative to.
@@ -177,14 +177,14 @@ def scope_of(given: TaskArguments) -> ConfigScope:
 
 def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) -> int:
     """Runs a verb with or without Ray; returns an exit code."""
-    # Otherwise Python traverses half a million objects of these libraries at exit, for seconds.
+    # Otherwise, Python spends seconds at exit on traversing half a million objects of these libraries.
     atexit.register(gc.freeze)
     wait_asleep()
-    # Imported lazily: a problem in the config is reported in a second, and torch, transformers and Ray take several.
-    # The first two are loaded while a local Ray starts.
+    # Imported lazily, so that a config error is reported within a second: torch, transformers and Ray take several
+    # seconds to import. The first two are loaded while a local Ray starts.
     if given.debug:
         if given.verb != "train":
-            raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
+            raise ConfigError(f"--debug runs every stage of a training: leave out --verb {given.verb}")
         show(Stage("imports", LIBRARIES))
         from trainers.pipeline.debug_run import debug  # noqa: PLC0415
 

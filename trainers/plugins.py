@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 def with_plugins(group: str, ours: Mapping[str, T]) -> dict[str, T]:
-    """Returns a table of variants by name, Rayscribe's own first, then those of the entry points of a group.
+    """Returns a table of variants by name: Rayscribe's own, then those from the entry points of a group.
 
-    Entry points are named like their variants. Raises ConfigError if one cannot be loaded, or has the name of another.
+    An entry point has the name of its variant. Raises ConfigError if one cannot be loaded, or its name is taken.
     """
     table = dict(ours)
     for point in sorted(entry_points(group=group), key=lambda each: each.name):
         if point.name in table:
-            raise ConfigError(f"{_described(point)}: there is another of this name: rename it, or uninstall one")
+            raise ConfigError(f"{_described(point)}: its name is taken by another: rename it, or uninstall one")
         try:
             table[point.name] = point.load()
         except Exception as error:

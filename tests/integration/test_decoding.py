@@ -126,9 +126,9 @@ def test_a_finished_model_is_scored_by_weights_that_are_given_without_a_validati
     fit(searching, LocalEngine())
     model, alone = f"{searching.run.storage_path}/searched", changed(searching, "data", validation=None)
     passes.clear()
-    with pytest.raises(ConfigError, match=r"data\.validation: there is none, and decode's setting is chosen on it"):
+    with pytest.raises(ConfigError, match=r"data\.validation: there is none, and the decode setting is chosen on it"):
         evaluate(alone, LocalEngine(), model=model, split="test")
-    with pytest.raises(ConfigError, match=r"names the variable SPEECH, which is not set, and decode's setting"):
+    with pytest.raises(ConfigError, match=r"names the variable SPEECH, which is not set, and the decode setting"):
         evaluate(changed(searching, "data", validation="${SPEECH}/v.csv"), LocalEngine(), model=model, split="test")
     given = changed(alone, "decode", lm_weight=[0.5], word_score=[2.0], rescoring_weight=[0.0])
     with pytest.raises(ConfigError, match=r"1 to decode\.beam_size = 10 hypotheses; raise the beams"):

@@ -36,7 +36,7 @@ def test_without_plugins_the_table_is_ours() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("ours = of_other_asr:first", "ours = of_other_asr:first of other-asr: there is another of this name"),
+        ("ours = of_other_asr:first", "ours = of_other_asr:first of other-asr: its name is taken by another"),
         ("a = of_other_asr:third", "a = of_other_asr:third of other-asr cannot be loaded: AttributeError: "),
         ("a = not_there:first", "cannot be loaded: ModuleNotFoundError: No module named 'not_there'"),
     ],

@@ -1,8 +1,8 @@
 """The ranks agree on the optimizer step after which a requested stop ends training, without slowing training down.
 
 A thread of each rank polls for the request, and votes for the step that its rank will complete in any case: the current
-or the next step. From then on its rank starts no further step before all votes are in. The last step is the largest
-vote, so no rank is beyond it, and all can still reach it. The rank that votes last counts the votes for all, so that
+or the next step. After its vote, a rank starts no further step until all votes are in. The last step is the largest
+vote, so no rank has passed it, and all can complete it. The rank that votes last counts the votes for all, so that
 the number of requests grows with the number of ranks, not with its square.
 """
 
@@ -25,7 +25,7 @@ class LastStep(TrainerCallback):
     """Ends training with a checkpoint at the step that all ranks agree on. Must be the last of the callbacks.
 
     `first_step` optimizer steps are already done; `store` is a torch.distributed.Store of all ranks, by default that of
-    the process group. `stopped_at` is the step after which training was stopped, or None.
+    the process group. `stopped_at` is the step after which training was stopped; None if it was not.
     """
 
     def __init__(self, session: Session, first_step: int, store: Any = None):
@@ -86,8 +86,8 @@ class LastStep(TrainerCallback):
                 store = HashStore()
             elif store is None:
                 first: Any = _get_default_store()
-                # A separate connection, since another thread may block on the first one; training may run twice in one
-                # process group.
+                # A separate connection, since another thread may block on the first one. The prefix is unique, since
+                # training may run twice in one process group.
                 store = PrefixStore(f"rayscribe-last-step-{self._session.group}", first.clone())
             self._agree(store)
         except Exception as error:

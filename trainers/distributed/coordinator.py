@@ -1,4 +1,4 @@
-"""State shared by the training workers and their driver: an actor on the driver's node.
+"""State that the training workers and their driver share, in an actor on the driver's node.
 
 Does not import Ray, so that the core runs without it.
 """
@@ -9,7 +9,7 @@ from uuid import uuid4
 from trainers.distributed.console import Event
 
 # Phases of the workers: waiting (none has started yet, or all are being restarted), working (a stop request ends them
-# at once), stoppable (they train, and a stop request waits for their last checkpoint).
+# immediately), stoppable (they train, and a stop request waits for their last checkpoint).
 WAITING, WORKING, STOPPABLE = "waiting", "working", "stoppable"
 # Topic under which the reason of the last restart is posted, for the new worker group.
 RESTART = "restart"
@@ -17,7 +17,7 @@ RESTART = "restart"
 
 @dataclass(frozen=True)
 class EndRequest:
-    """Requests the workers to store a checkpoint and end. With `regroup_reason`, another worker group continues."""
+    """A request to the workers to store a checkpoint and end. With `regroup_reason`, another worker group continues."""
 
     regroup_reason: str | None = None
 
@@ -26,8 +26,8 @@ class EndRequest:
 class WorkerUpdate:
     """Changes since the driver's last poll: events to show, and the phase of the workers.
 
-    `group`, and `nodes` with Ray's id of each rank's node, are of the worker group that began last; None and empty if
-    none has begun since this coordinator started. A coordinator that was restarted has lost the request to the workers.
+    `group` and `nodes` are the latest worker group and Ray's id of each rank's node; None and empty if no group has
+    begun since this coordinator started. A restarted coordinator has lost the `request` to the workers.
     """
 
     events: list[Event]

@@ -1,7 +1,7 @@
 """Gauges of a worker, which Ray exports to Prometheus as `ray_<name>`.
 
 Ray stops exporting a gauge seconds after its process has ended, but keeps counters of processes that ended long ago.
-With gauges alone, only running attempts have series. Docs: docs/monitoring.md.
+With gauges alone, only running attempts have time series. See docs/monitoring.md.
 """
 
 import re
@@ -20,14 +20,14 @@ class Gauge:
 LAST_PROGRESS = Gauge(
     "rayscribe_last_progress_timestamp_seconds", "When the rank last completed a step or a batch of a score."
 )
-PROGRESS = Gauge("rayscribe_train_progress_ratio", "Steps that are done, of the run's last one.")
-LOSS = Gauge("rayscribe_train_loss", "Mean loss since the last line of the log, per label, in nats. Rank 0.")
+PROGRESS = Gauge("rayscribe_train_progress_ratio", "Completed steps, as a fraction of all steps of the run.")
+LOSS = Gauge("rayscribe_train_loss", "Mean loss per label since the last log line, in nats. Rank 0.")
 CLIPS = Gauge("rayscribe_train_clips_per_second", "Utterances that the rank trained on, per second of training.")
 AUDIO = Gauge(
     "rayscribe_train_audio_seconds_per_second", "Seconds of audio that the rank trained on, per second of training."
 )
-PADDING = Gauge("rayscribe_train_padding_ratio", "Part of the rank's input that was padding.")
-STEP_TIME = Gauge("rayscribe_train_step_seconds", "What one step took, by what it was spent on.", ("part",))
+PADDING = Gauge("rayscribe_train_padding_ratio", "Fraction of the rank's input that was padding.")
+STEP_TIME = Gauge("rayscribe_train_step_seconds", "Time that one step took, by part.", ("part",))
 
 
 def error_rate(metric: str) -> Gauge:

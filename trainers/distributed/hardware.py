@@ -25,11 +25,11 @@ SMI_TIMEOUT_S = 20.0
 # Packages that are built for the same hardware as torch, and are installed with it.
 BUILT_WITH_TORCH = ("torch", "torchaudio", "torchvision")
 # The newest ROCm for which torch was released, by torch's minor version up to 2.10 (https://pytorch.org/get-started/
-# previous-versions); for later versions the ROCm of cluster_configs/Dockerfile. PyPI has the builds for CUDA.
+# previous-versions); later versions use the ROCm of cluster_configs/Dockerfile. PyPI has the builds for CUDA.
 ROCM_OF = {4: "6.1", 5: "6.2", 6: "6.2.4", 7: "6.3", 8: "6.4", 9: "6.4", 10: "7.1"}
 NEWEST_ROCM = "7.2"
 GAUDI_FIX = (
-    "torch for Gaudi comes with its vendor's image alone: start Ray in it, and let script.python be its interpreter "
+    "torch for Gaudi comes only in its vendor's image: start Ray in it, and set script.python to its interpreter "
     "(docs/accelerators.md)"
 )
 DRIVERS = {
@@ -47,8 +47,8 @@ class Build:
 
     Attributes:
         name: Its version and kind, for messages.
-        sees_devices: True if it sees a usable device of its kind; False also if not checked.
-        error: Message of torch if it sees none.
+        sees_devices: True if torch sees a usable device of its kind; False also if not checked.
+        error: Message of torch if it sees no device.
         packages: Requirements for pip: torch and the packages built with it.
     """
 
@@ -66,7 +66,7 @@ class Build:
 
 
 def kind_of(version: str, *, hip: str | None, cuda: str | None, has_habana: bool) -> tuple[str, str]:
-    """Returns kind and name of a build: by the versions in torch.version, and whether Gaudi's plugin is installed."""
+    """Returns kind and name of a build from the versions in torch.version, and whether Gaudi's plugin is installed."""
     for kind, built_for in ((ROCM, hip), (CUDA, cuda)):
         if built_for is not None:
             return kind, f"torch {version} ({kind} {built_for})"
@@ -75,7 +75,7 @@ def kind_of(version: str, *, hip: str | None, cuda: str | None, has_habana: bool
 
 
 def devices_here(root: Path = Path("/")) -> dict[str, str]:
-    """Returns the accelerators of this machine as their drivers report them: kind → description. Does not ask torch."""
+    """Returns the accelerators of this machine as kind → description, from their drivers, without torch."""
     found = {}
     nvidia = _nvidia(root)
     if nvidia:
@@ -97,7 +97,7 @@ def judge(build: Build, devices: Mapping[str, str], *, wanted: AcceleratorName, 
             return warning(f"{found}: scaling.use_gpu is false, so they stay idle; set scaling.use_gpu: true")
         return ok(found)
     fitting = [kind for kind in KINDS[wanted] if kind in devices]
-    # Gaudi's plugin is more reliable than the files of its driver.
+    # What Gaudi's plugin sees is more reliable than the files of its driver.
     if build.sees_devices and (build.kind in fitting or (wanted == "hpu" and build.kind == HPU)):
         return ok(found)
     words = f' ("{build.error}")' if build.error else ""

@@ -1,7 +1,7 @@
-"""Starts a Ray of this machine alone with `ray start`, with its own ports, token and temporary folder.
+"""Starts a Ray on this machine only, by `ray start`, with its own ports, token and temporary folder.
 
 `ray.init` has no option for the port of the dashboard's agent, so two Rays that it starts on one machine clash, and
-jobs of the second Ray find no agent. `ray stop` ends every Ray of the machine; this module ends only one.
+jobs of the second Ray find no agent. `ray stop` ends every Ray of the machine; this module ends only its own.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ PORTS = (
     *("port", "node-manager-port", "object-manager-port", "ray-client-server-port", "metrics-export-port"),
     *("dashboard-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port"),
 )
-# Below Linux's range of outgoing connections, one of which could take a port between our check and Ray's start.
+# Below Linux's ports for outgoing connections, which could take a port between our check and Ray's start.
 FREE_PORTS = range(20_000, 32_000)
-# Ray's temporary folder within ours (RAY_TMPDIR is ours, too). Ray makes its folder accessible to all users, although
-# it contains code and data of drivers and workers; our folder is private.
+# Ray's temporary folder, inside our private folder (as is RAY_TMPDIR). Ray makes its folder accessible to all users,
+# although it contains code and data of drivers and workers.
 RAYS_OWN, SESSION = "ray", "session_latest"
-# The path of a socket has 107 bytes at most, of which Ray's part takes about 70, and the name of its folder 4.
+# The path of a socket has at most 107 bytes; Ray's part of it has about 70, and the name of Ray's folder 4.
 MAX_FOLDER_BYTES = 32
 START_TIMEOUT_S = 180.0
 POLL_S = 0.05
 TRIES = 3
-# Last messages of `ray start` if its raylet starts too late, and of the raylet if its agents do.
+# Last message of `ray start` if its raylet starts too late, and of the raylet if its agents start too late.
 LATE, GAVE_UP = "timed out during startup", re.compile(r"Timed out waiting for file \S+")
-# A raylet waits only 15 s for its agents to write their ports to files, and no setting changes that. On a busy machine
-# it is too short; since all of these ports are chosen here, this module writes the files.
+# A raylet waits only 15 s for its agents to write their ports to files, and no setting changes that. This is too short
+# on a busy machine, so this module, which chooses all of these ports, writes the files.
 PORT_FILES = {
     "dashboard_agent_listen_port": "dashboard-agent-listen-port",
     "metrics_agent_port": "dashboard-agent-grpc-port",
@@ -60,7 +60,7 @@ PR_SET_PDEATHSIG = 1
 # Argument of a dashboard process.
 GCS_ADDRESS = "--gcs-address="
 AGENT_PORT = re.compile(r"--listen-port=(\d+)")
-# All processes of a Ray inherit this variable with its temporary folder, which distinguishes them from other Rays.
+# All processes of a Ray inherit this variable; its value, the Ray's temporary folder, identifies the Ray.
 MARK = "RAY_TMPDIR"
 GCS_PROCESS = "gcs_server"
 
@@ -69,7 +69,7 @@ GCS_PROCESS = "gcs_server"
 class LocalRay:
     """A Ray started here: host:port for drivers, and the URL of its dashboard, which accepts jobs.
 
-    Its temporary folder is in `folder`, which is private. Ports are by the options of `ray start`; empty if they are
+    Its temporary folder is in `folder`, which is private. `ports` are by option of `ray start`, and empty if they are
     not known any more.
     """
 
@@ -79,10 +79,10 @@ class LocalRay:
     ports: Mapping[str, int] = field(default_factory=dict)
 
     def wait_for_agent(self) -> None:
-        """Waits until the Ray accepts jobs: its dashboard's agent listens, whose port Ray checks last.
+        """Waits until the Ray accepts jobs: its dashboard's agent, which Ray checks last, listens on its port.
 
         Raises:
-            ResourceError: as `start_ray`.
+            ResourceError: the Ray has ended, its port is taken, or the agent does not listen in time.
         """
         end = time.monotonic() + START_TIMEOUT_S
         while (ours := processes_of(self.folder)) and time.monotonic() < end:
@@ -109,14 +109,14 @@ def start_ray(
     announce: Callable[[Path], None] = lambda folder: None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> LocalRay:
-    """Starts a head on loopback; by default with all logical CPUs and any dashboard port.
+    """Starts a head on loopback, by default with all logical CPUs and any dashboard port.
 
-    The token is in `environment`. Unless `outlives_us`, the Ray ends with this process, however the process ends. The
-    usual dashboard port is used if no port is given and it is free. `announce` is called with the temporary folder
-    before the first process starts, and `meanwhile` during the first try to start. After an error nothing is left.
+    The token is in `environment`. Unless `outlives_us`, the Ray ends with this process, however the process ends.
+    `usual_dashboard_port` is used if it is free and `dashboard_port` is None. `announce` is called with the temporary
+    folder before the first process starts, and `meanwhile` during the first try. An error leaves nothing behind.
 
     Raises:
-        ResourceError: Ray did not start; names a taken port and its holder, or quotes the last lines of the log.
+        ResourceError: Ray did not start. The message has a taken port and its holder, or the last lines of the log.
     """
     if dashboard_port is not None and not _is_free(dashboard_port):
         raise ResourceError(f"port {dashboard_port} is taken by {holder_of(dashboard_port)}: choose another port")
@@ -148,7 +148,7 @@ def start_ray(
         finally:
             for holder in held.values():
                 holder.close()
-        # Another program took a port first, or the machine is overloaded; after other errors a retry is useless.
+        # A retry helps only if another program took a port first, or the machine is overloaded.
         if left == 0 or not ("is taken by" in reason or LATE in reason or GAVE_UP.search(reason)):
             raise ResourceError(f"Ray did not start on this machine: {reason}")
         print_line(f"Ray did not start on this machine; trying again with other ports: {reason}", sys.stderr)
@@ -178,26 +178,26 @@ def _launch(
         command = [sys.executable, "-P", __file__, str(os.getpid()), *command]
     binaries = Path(sys.executable).parent
     unproxied = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    # A * means every host only if it is the only entry.
+    # `*` means every host only if it is the only entry.
     unproxied = unproxied if unproxied.strip() == "*" else ",".join(filter(None, (unproxied, LOOPBACK, "localhost")))
     variables = {
         **environment,
         # Ray's own requests to the dashboard, as from Ray Train, must not go through the user's proxy.
         **dict.fromkeys(("no_proxy", "NO_PROXY"), unproxied),
         MARK: str(folder),
-        # A job's `python` is that of this process.
+        # Makes `python` in a job this process's interpreter.
         "PATH": f"{binaries}{os.pathsep}{environment.get('PATH', os.defpath)}",
         # Do not wait for a drain when the only node ends.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # Timeout for the control store, which starts late on a loaded machine; Ray's default is about 20 s.
         "RAY_gcs_server_port_wait_time_s": f"{START_TIMEOUT_S:.0f}",
-        # Timeout for the agents, whose ports are known before they listen, see `_write_port_files`.
+        # Timeout for the agents to listen, since `_write_port_files` makes their ports known earlier.
         "RAY_agent_register_timeout_ms": f"{1000 * START_TIMEOUT_S:.0f}",
     }
     with (folder / "start.log").open("wb") as log:
         # In its own session, so that Ctrl-C in the terminal signals only the driver, which then stops Ray in order.
         return subprocess.Popen(
-            # Python looks for modules in the working directory first, which in /tmp may be any user's.
+            # Python looks for modules in the working directory first; in /tmp, they could be any user's.
             command,
             cwd=folder,
             env=variables,
@@ -209,7 +209,7 @@ def _launch(
 
 
 def _comes_up(process: "subprocess.Popen[bytes]", folder: Path, ports: Mapping[str, int]) -> bool:
-    """Returns True once drivers can join, which needs no agent."""
+    """Returns True once drivers can join, which requires no agent; False if Ray ends or takes too long."""
     end = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < end and _gave_up(folder) is None:
         if not any(_is_free(ports[name]) for name in ("port", "node-manager-port")):
@@ -242,7 +242,7 @@ def _gave_up(folder: Path) -> str | None:
 
 
 def _reason(folder: Path, ports: Mapping[str, int]) -> str:
-    """Returns which port another program holds, or the last lines of the log."""
+    """Returns why Ray did not start: the port that another program holds, or the last lines of the log."""
     ours = {process.pid for process in processes_of(folder)}
     for name, port in ports.items():
         holder = _listener(port)
@@ -268,8 +268,8 @@ def stop_ray(folder: Path) -> None:
 def processes_of(folder: Path) -> list[psutil.Process]:
     """Returns the living processes of the Ray with this temporary folder, except this one.
 
-    Processes that set their title overwrite their environment. So children of a found process count, too, and members
-    of its session: the agents of a raylet that has ended have no parent in the Ray.
+    Processes that set their title overwrite their environment, so children of a found process count, too. Members of
+    its session count as well, since agents of a raylet that has ended have no parent in the Ray.
     """
     found: dict[int, psutil.Process] = {}
     # Oldest first, so that parents come before their children.
@@ -290,7 +290,7 @@ def ray_lives(folder: Path) -> bool:
 
 
 def has_control_store(processes: Iterable[psutil.Process]) -> bool:
-    """Returns True if one of these processes is the control store of a Ray, without which it runs no jobs."""
+    """Returns True if one of these processes is the control store of a Ray. A Ray without it runs no jobs."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             if process.name().startswith(GCS_PROCESS):
@@ -299,7 +299,7 @@ def has_control_store(processes: Iterable[psutil.Process]) -> bool:
 
 
 def gcs_addresses_of(processes: Iterable[psutil.Process]) -> set[str]:
-    """Returns the addresses for drivers of the Rays that these processes belong to."""
+    """Returns the addresses, for drivers, of the Rays to which these processes belong."""
     found: set[str] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -316,10 +316,10 @@ def _started_s(process: psutil.Process) -> float:
 
 
 def held_ports(count: int) -> dict[int, socket.socket]:
-    """Finds free ports, each with a socket that holds it.
+    """Finds free ports, and returns each with a socket that holds it.
 
-    Until the socket is closed, only servers that reuse addresses, as all of Ray's do, can listen on its port. On other
-    systems than Linux those could not listen either, so there the ports are not held.
+    Until the socket is closed, only servers that reuse addresses, as all of Ray's do, can listen on its port. Only
+    Linux lets them listen, so on other systems the sockets are already closed.
     """
     found: dict[int, socket.socket] = {}
     for port in random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)):
@@ -360,7 +360,7 @@ def _is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str:
-    """Describes the process that listens at a port of this machine: its id and command line."""
+    """Returns the id and command line of the process that listens at a port of this machine, for messages."""
     process = _listener(port)
     if process is None:
         return "a process of another user"
@@ -370,7 +370,7 @@ def holder_of(port: int) -> str:
 
 
 def gcs_address_at(dashboard_port: int) -> str | None:
-    """Returns the address for drivers of the Ray whose dashboard listens at this port of this host, or None."""
+    """Returns the address, for drivers, of the Ray whose dashboard listens at this port of this host, or None."""
     process = _listener(dashboard_port)
     return next(iter(gcs_addresses_of([process])), None) if process is not None else None
 
@@ -378,7 +378,7 @@ def gcs_address_at(dashboard_port: int) -> str | None:
 def agent_clash(dashboard_port: int) -> str | None:
     """Returns why the Ray whose dashboard listens at this port of this host accepts no jobs; None if not known.
 
-    Reads the port from the raylet's command line, which contains that of the agent; the agent itself replaces its own.
+    The agent's port is in the command line of the raylet; the agent replaces its own command line.
     """
     address = gcs_address_at(dashboard_port)
     for process in psutil.process_iter() if address is not None else ():
@@ -404,7 +404,7 @@ def is_own_host(host: str) -> bool:
 
 
 def shorten(command: Sequence[str], limit: int = 120) -> str:
-    """Returns a command as one line, cut to `limit` characters."""
+    """Returns a command as one line, truncated to `limit` characters."""
     text = " ".join(command)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -429,9 +429,9 @@ def with_parent(parent: int, command: Sequence[str]) -> None:
 def local_ray(
     *, num_cpus: int, environment: Mapping[str, str], meanwhile: Callable[[], None] = lambda: None
 ) -> Iterator[LocalRay]:
-    """Runs a Ray while the block runs; if the block fails, its folder is kept for the logs.
+    """Runs a Ray while the block runs; keeps the Ray's folder, for its logs, if the block fails.
 
-    StoppedError does not count as a failure. `meanwhile` is called while Ray starts.
+    StoppedError is not a failure. `meanwhile` is called while Ray starts.
     """
     ray = start_ray(num_cpus=num_cpus, environment=environment, meanwhile=meanwhile)
     failed = False

@@ -1,4 +1,4 @@
-"""Identity of this machine and its processes, its network, and the folder of this user's state.
+"""Names this machine and its processes, and finds its CPUs, its network and the folder of this user's state.
 
 Hosts and containers may share a home folder, but not processes. Does not import torch.
 """
@@ -17,14 +17,14 @@ from trainers.errors import ConfigError
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 FOR_ITS_OWNER, FOR_OTHERS = 0o700, 0o077
-# Number of CPUs for a job that gets only a part of the machine.
+# Variable with the number of CPUs of a job that gets only a part of the machine.
 CPUS = "RAYSCRIBE_CPUS"
-# Read by torch's gloo when a group is made. By default gloo resolves the host's own name, which /etc/hosts often maps
-# to 127.0.1.1 or does not have; ranks on other hosts then cannot connect.
+# Read by torch's gloo when a group is made. By default gloo resolves the host's own name. If /etc/hosts maps the name
+# to 127.0.1.1, or does not have it, ranks on other hosts cannot connect.
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 # Read when torch is loaded; a user's own setting is kept. By default, threads of a computation spin while they wait for
-# each other. If anything else runs on the machine, they take the core that the others need: a step takes five times as
-# long (docs/speed.md).
+# each other. If other programs run on the machine, spinning threads keep cores from threads that compute, and a step
+# takes five times as long (docs/speed.md).
 ASLEEP = {"OMP_WAIT_POLICY": "passive"}
 
 
@@ -37,7 +37,7 @@ def this_machine() -> str:
 
 
 def host_of(machine: str) -> str:
-    """Returns the host's name."""
+    """Returns the host's name from `this_machine`."""
     return machine.partition("/")[0]
 
 
@@ -62,7 +62,7 @@ def process_name(process_id: int | None = None) -> str:
 
 
 def process_has_ended(holder: str) -> bool:
-    """Returns True if the holder is a process of this machine that has ended. An unknown holder counts as alive."""
+    """Returns True if `holder`, a process's name, is of this machine and has ended. Unknown names count as alive."""
     parts = holder.rsplit("/", 2)
     if len(parts) != 3 or not parts[1].isdecimal():
         return False
@@ -73,7 +73,7 @@ def process_has_ended(holder: str) -> bool:
 def end_with_parent() -> None:
     """Ends this `multiprocessing` process when the process that requested it ends, in whatever way.
 
-    For processes of a fork server, the parent process known to the system is the server.
+    The system cannot do this, since the parent of a fork server's processes is the server.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -86,7 +86,7 @@ def end_with_parent() -> None:
 
 
 def home() -> Path:
-    """Returns the folder of the command line's state: RAYSCRIBE_HOME, or ~/.rayscribe, which is made private."""
+    """Returns the folder of the command line's state: RAYSCRIBE_HOME or, made private, ~/.rayscribe."""
     chosen = os.environ.get("RAYSCRIBE_HOME")
     if chosen:
         return in_home(chosen).absolute()
@@ -112,23 +112,24 @@ def _start_of(process_id: int) -> str:
         stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    # Field 2 is a name in brackets that may contain anything; field 22 is the start (proc(5)). A zombie has ended.
+    # Field 2 is a name in parentheses that may contain any character; field 22 is the start (proc(5)). A zombie has
+    # ended.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in ("Z", "X") else fields[19]
 
 
 def cpus_of_this_machine() -> int:
-    """Returns the number of usable CPUs: those of RAYSCRIBE_CPUS, or all."""
+    """Returns the number of usable CPUs: RAYSCRIBE_CPUS if set, else all. Raises ConfigError if it is invalid."""
     given = os.environ.get(CPUS)
     if given is None:
         return os.cpu_count() or 1
     if not given.isdecimal() or int(given) < 1:
-        raise ConfigError(f"{CPUS} must be a number of CPUs from 1 (got {given!r}); unset it for all of this machine")
+        raise ConfigError(f"{CPUS} must be a number of CPUs from 1 (got {given!r}); unset it to use all CPUs")
     return int(given)
 
 
 def interface_of(address: str) -> str | None:
-    """Returns the network interface of this machine with an address; None if no interface has it, as behind a NAT."""
+    """Returns this machine's network interface with an address; None if no interface has it, as behind a NAT."""
     import psutil  # noqa: PLC0415 -- clients load this module, and do not need psutil
 
     found = (name for name, items in psutil.net_if_addrs().items() if address in (item.address for item in items))

@@ -23,7 +23,7 @@ CLOUDS = {name: one.metadata_service for name, one in PROVIDERS.items() if one.m
 POLL_S = 2.0
 # Timeout for the metadata service, and for the machine's raylet, to start.
 START_TIMEOUT_S = 120.0
-# Timeout of Ray's command; repeated if the cluster's head does not respond.
+# Timeout of Ray's command, which is repeated if the cluster's head does not respond.
 DRAIN_TIMEOUT_S = 30.0
 
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Agent:
     """Drains each raylet of this machine, or only that of `node_id`, once after a notice of the cloud.
 
-    Repeated messages are logged once.
+    A message that repeats is logged once.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class Agent:
                 self._drained.add(raylet.node_id)
             left_s = max(0, round(self._notice.at_s - time.time()))
             node = f"{self._notice.text} in {left_s} s: Ray node {raylet.node_id}"
-            self._print(f"{node} is drained" if problem is None else f"{node} cannot be drained, yet: {problem}")
+            self._print(f"{node} is drained" if problem is None else f"{node} cannot be drained yet: {problem}")
 
     def _print(self, line: str) -> None:
-        # Ignore the countdown of seconds.
+        # Messages that differ only in the seconds left are equal.
         key = re.sub(r" in \d+ s", "", line)
         if key != self._last_line:
             self._last_line = key
@@ -106,7 +106,7 @@ class Agent:
 
 
 def drain(raylet: Raylet, notice: Notice) -> str | None:
-    """Requests the head to drain a node; returns the reason of a failure, None if the node is draining."""
+    """Requests the head to drain a node; returns why it failed, or None if the node is draining."""
     left_s = max(1, round(notice.at_s - time.time()))
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "drain-node", "--address", raylet.head]
     command += ["--node-id", raylet.node_id, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
@@ -156,7 +156,7 @@ def _network(process: Path) -> Path:
 
 
 def find_cloud(url: str, *, wait_s: float = 0.0) -> Cloud | None:
-    """Returns the cloud whose metadata service responds within a time, as after a network's start; None: none does."""
+    """Returns the cloud whose metadata service responds within `wait_s`, for a network that starts late; else None."""
     end = time.monotonic() + wait_s
     while True:
         for metadata_service in CLOUDS.values():

@@ -54,12 +54,12 @@ COORDINATOR_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
 # Seconds between two probes of nodes, and the number of consecutive responses after which nodes count as alive.
 NODE_PROBE_S, NODE_PROBES = 1.0, 3
-# The cluster may notice a lost node later than Ray Train, after five failed health checks 3 s apart (Ray's
-# health_check_failure_threshold and _period_ms); if the node is silent, each check takes 10 s more.
+# The cluster may notice a lost node later than Ray Train: after five failed health checks, 3 s apart (Ray's
+# health_check_failure_threshold and _period_ms). If the node does not respond, each check takes 10 s more.
 LOST_NODE_TIMEOUT_S, SILENT_NODE_TIMEOUT_S = 20.0, 60.0
-# How long Ray Train waits for capacity for the workers, each time that it starts a worker group. A fixed number of
-# workers waits as often as failures are allowed, and a node that an autoscaler adds takes minutes. An elastic one waits
-# for planned nodes, which may be lost, a little longer than Ray Train takes to plan anew. Ray's default is 60.
+# How long Ray Train waits for capacity each time that it starts a worker group. A fixed number of workers waits as
+# often as failures are allowed; an autoscaler takes minutes to add a node. An elastic number of workers waits for
+# planned nodes, which may be lost, a little longer than Ray Train takes to plan again. Ray's default is 60.
 FIXED_START_TIMEOUT_S, ELASTIC_START_TIMEOUT_S = "600", "25"
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 
@@ -83,7 +83,7 @@ def connected(
         return
     address = _gcs_address(address or os.environ.get("RAY_ADDRESS"))
     if token := os.environ.get(TOKEN_PATH):
-        # Ray is started, and joined, in other working directories.
+        # Absolute, since Ray is started and joined in other working directories.
         os.environ[TOKEN_PATH] = str(in_home(token).absolute())
     name = config.run.name or ""
     quiet: dict[str, Any] = {"run_name": name, "log_to_driver": False, "logging_level": logging.ERROR}
@@ -91,7 +91,7 @@ def connected(
     # Otherwise Ray Train prints each line of a worker a second time, to the other stream.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     # Seconds between two polls of the workers by Ray Train's controller; each poll takes one report from each worker.
-    # With the default of 2, a run with ten checkpoints would wait ten times that when it resumes.
+    # With the default of 2, a run that resumes with ten checkpoints would wait for 20 s.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", start_timeout_s(config))
     with contextlib.ExitStack() as stack:
@@ -126,7 +126,7 @@ def _join(address: str, quiet: Mapping[str, Any]) -> None:
 
 
 def _join_own(local: LocalRay, quiet: Mapping[str, Any]) -> None:
-    """Joins a Ray that was started here; retries, since on a loaded machine it responds later than `ray.init` waits."""
+    """Joins a Ray that was started here; retries, since on a loaded machine `ray.init` does not wait long enough."""
     surroundings = _surroundings({"RAY_API_SERVER_ADDRESS": local.dashboard})
     start_s = time.monotonic()
     while True:
@@ -148,9 +148,9 @@ def _join_own(local: LocalRay, quiet: Mapping[str, Any]) -> None:
 
 
 def _init(*, run_name: str, **arguments: Any) -> None:
-    """Joins a cluster whose workers get no working directory of ours, and whose dashboard shows the run's name.
+    """Joins a cluster, whose dashboard then shows the run's name; workers do not get our working directory.
 
-    Workers import from their working directory first: in /tmp, files of any user of the machine.
+    Workers import from their working directory first; in /tmp, that would be files of any user of the machine.
     """
     # For a submitted job, the dashboard shows the metadata of the submission instead.
     named = JobConfig(metadata={"job_name": run_name, "rayscribe_run": run_name})
@@ -164,7 +164,7 @@ def start_timeout_s(config: AnyConfig) -> str:
 
 
 def _own_ray(config: AnyConfig, meanwhile: Callable[[], None]) -> contextlib.AbstractContextManager[LocalRay]:
-    """Returns a context manager that starts a private Ray on this machine that fits the config."""
+    """Returns a context manager that runs a private Ray on this machine with enough CPUs for the config."""
     wanted = config.scaling.worker_resources["CPU"] * config.scaling.max_workers + CPUS_FOR_DATA
     set_own_token()
     # Also for this process, which read Ray's environment variables at import.
@@ -191,7 +191,7 @@ def _gcs_address(address: str | None) -> str | None:
 def set_own_token() -> None:
     """Sets a token for the Ray that is about to start here, unless the user has one.
 
-    Otherwise `ray.init` writes one to ~/.ray/auth_token, and every later `ray start` requires it of all its clients.
+    Otherwise `ray.init` writes a token to ~/.ray/auth_token, which every later `ray start` requires of its clients.
     """
     chosen = any(name in os.environ for name in ("RAY_AUTH_TOKEN", TOKEN_PATH))
     if not chosen and not in_home("~/.ray/auth_token").exists():
@@ -201,7 +201,7 @@ def set_own_token() -> None:
 def _demands_token(address: str) -> bool:
     """Returns True if the control store at host:port refuses calls without a token.
 
-    A process that has loaded a token also demands it of workers; those of a cluster without a token have none, and
+    A process that has loaded a token also requires it of workers. In a cluster without a token, workers have none, and
     would never respond.
     """
     try:
@@ -230,10 +230,11 @@ def _surroundings(cluster: Mapping[str, str]) -> dict[str, Any]:
     """Returns the runtime_env of everything that this driver starts, with the variable that identifies the cluster.
 
     Ray Train asks the state API whether its controller is alive. Without this variable, it asks the Ray that was
-    started last on the machine; another Ray does not know the controller, and the workers are ended during training.
+    started last on the machine. If that is another Ray, it does not know the controller, so Ray Train ends the workers
+    during training.
     """
+    # With it, workers start with the packages that install_and_run.sh has installed for this driver.
     starter = os.environ.get(PY_EXECUTABLE)
-    # Workers then start with the packages that install_and_run.sh has installed for this driver.
     return {"env_vars": dict(cluster), **({"py_executable": starter} if starter else {})}
 
 
@@ -247,7 +248,7 @@ def check_capacity(config: AnyConfig) -> None:
     """Refuses a worker group that the cluster can never hold; warns if GPUs of the cluster are not requested.
 
     Raises:
-        ResourceError: names the resource, the requested amount, and what the cluster can grow to.
+        ResourceError: a resource is too small. The message has it, the requested amount and the cluster's limit.
     """
     part = config.scaling
     most = largest_cluster(part.selects)
@@ -281,7 +282,7 @@ def _less_of(name: str, part: ScalingPart, most: Mapping[str, float]) -> str:
 
 
 def largest_cluster(selects: Callable[[Mapping[str, str]], bool]) -> dict[str, float]:
-    """Returns the logical resources of the nodes selected by their labels, or the limit of an autoscaler if larger."""
+    """Returns the logical resources of nodes with selected labels; for each, the autoscaler's limit if larger."""
     now: dict[str, float] = {}
     for node in node_resources(selects).values():
         for name, held in node.items():
@@ -292,7 +293,7 @@ def largest_cluster(selects: Callable[[Mapping[str, str]], bool]) -> dict[str, f
 
 @contextlib.contextmanager
 def open_coordinator() -> Iterator[Any]:
-    """Yields the handle of a `coordinator.Coordinator` on this node, so that it survives lost worker nodes."""
+    """Yields the handle of a `coordinator.Coordinator` on this node, where it survives the loss of worker nodes."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     kind: Any = ray.remote(num_cpus=0)(Coordinator)
     # The actor may be killed with the workers if memory runs out.
@@ -318,7 +319,7 @@ def poll_coordinator(coordinator: Any) -> WorkerUpdate | None:
 
 
 def kill_controller(coordinator: Any) -> bool:
-    """Kills Ray Train's controller, so that the thread that waits for it ends; returns False on failure."""
+    """Kills Ray Train's controller to end the thread that waits for it; returns False if that is not possible."""
     try:
         controller = ray.get(coordinator.controller.remote(), timeout=COORDINATOR_TIMEOUT_S)
         if controller is not None:
@@ -340,7 +341,7 @@ def end_request(coordinator: Any) -> EndRequest | None:
 
 
 def restart_reason(coordinator: Any) -> str | None:
-    """Returns why the workers were restarted; None if they are the first, or the coordinator does not respond."""
+    """Returns why the workers were restarted; None if they were not, or the coordinator does not respond."""
     response: tuple[str, str | None] | None = _response(coordinator.posted.remote(RESTART))
     return response[1] if response is not None else None
 
@@ -356,7 +357,7 @@ def living_nodes() -> set[str]:
 
 
 def node_names(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns the names of nodes of `ray.nodes` for messages, by id: addresses, with the id where several share one."""
+    """Returns names of nodes of `ray.nodes` for messages, by id: the address, plus the id if nodes share an address."""
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
     times = Counter(addresses.values())
     return {
@@ -377,9 +378,9 @@ def free_resources() -> dict[str, dict[str, float]]:
 
 
 def request_resource_reports(nodes: Iterable[str]) -> None:
-    """Makes nodes report their free resources to the control store, without waiting for it.
+    """Makes nodes report their free resources to the control store, and does not wait for the reports.
 
-    A node reports only changes, so an empty task takes a little memory on each and gives it back.
+    A node reports only changes, so an empty task allocates and releases a little memory on each.
     """
     task: Any = ray.remote(num_cpus=0, memory=2**20, max_retries=0)(lambda: None)
     for node in nodes:
@@ -387,7 +388,7 @@ def request_resource_reports(nodes: Iterable[str]) -> None:
 
 
 def lasting_resources(every: Mapping[str, dict[str, float]], leaving: Set[str]) -> list[dict[str, float]]:
-    """Returns the resources of each node that is not leaving, and as one more entry what an autoscaler can add."""
+    """Returns the resources of each node that is not leaving, and in a last entry those that an autoscaler can add."""
     nodes = [each for node, each in every.items() if node not in leaving]
     limits = read_growth(os.environ.get(GROWTH_VARIABLE, "")).items()
     return [*nodes, {name: limit - sum(node.get(name, 0.0) for node in nodes) for name, limit in limits}]
@@ -401,8 +402,8 @@ def draining_nodes() -> set[str]:
 def lost_nodes(before: set[str], *, wait_s: float) -> int:
     """Returns how many of the nodes in `before` are lost; waits for the cluster to notice a node that does not respond.
 
-    A silent node counts as dead after five checks, 3 s apart, each with a timeout of 10 s
-    (health_check_failure_threshold, _period_ms and _timeout_ms of Ray).
+    A node that does not respond counts as dead after five checks, 3 s apart, each with a timeout of 10 s (Ray's
+    health_check_failure_threshold, _period_ms and _timeout_ms).
     """
     end, responses = time.monotonic() + (wait_s if before else 0.0), 0
     # A node that is about to end may still respond.

@@ -1,4 +1,4 @@
-"""Decides whether failed workers restart from the last checkpoint, and which failures are counted. Pure."""
+"""Decides whether failed workers restart from the last checkpoint, and which failures count. Pure."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -15,7 +15,7 @@ class RestartPolicy:
     """Decides after each failure of a worker group; one policy for all groups of an attempt.
 
     Attributes:
-        max_failures: Number of failures after which workers still restart. -1: any number.
+        max_failures: Number of failures after which workers still restart; -1 means any number.
         is_elastic: True if lost nodes are not counted, since the next group may be smaller.
         restarts_left: Number of restarts left for a program that fails by itself.
     """
@@ -32,11 +32,11 @@ class RestartPolicy:
         return cls(config.run.max_failures, config.scaling.is_elastic, restarts)
 
     def is_final(self, error: RayscribeError) -> bool:
-        """Returns True if the error would recur, or its program has no restart left."""
+        """Returns True if the error would recur, or if its program has no restarts left."""
         return error.final or (isinstance(error, ScriptError) and not self.restarts_left)
 
     def note_progress(self) -> None:
-        """Resets the count of lost nodes: the workers have reached another checkpoint."""
+        """Resets the count of lost nodes; called when the workers have stored another checkpoint."""
         self._losses = 0
 
     def count(self, error: RayscribeError, *, is_preempted: bool = False) -> str | None:
@@ -46,7 +46,7 @@ class RestartPolicy:
             The message that the workers restart; None if there were too many failures.
         """
         has_failed_itself = isinstance(error, ScriptError)
-        # The workers left with a checkpoint.
+        # The workers ended with a checkpoint, so this is not a failure.
         is_left = isinstance(error, RegroupError)
         is_loss = self.is_elastic and isinstance(error, LostNodeError) and not is_left
         self._losses = 0 if is_left else self._losses + is_loss

@@ -25,21 +25,21 @@ CAUSE_ATTRIBUTES = ("cause", "_base_exc", "controller_failure", "health_check_fa
 NODE_CLASSES = {"NodeDiedError", "PreemptionError", "LocalRayletDiedError"}
 # Texts of ActorDiedError if its node died first.
 NODE_TEXTS = ("its node has died", "node was terminated")
-# WorkerGroupStartupFailedError: a worker died before it began; pickling has lost the cause.
+# WorkerGroupStartupFailedError means that a worker died before it began; pickling has lost the cause.
 WORKER_CLASSES = {
     *("ActorDiedError", "WorkerCrashedError", "WorkerHealthCheckTimeoutError"),
     *("BrokenProcessPool", "WorkerGroupStartupFailedError"),
 }
-# Connection errors: the only errors if a worker or node is lost without a report, from failed calls to it and from the
-# other ranks' broken connections to it, over gloo or NCCL.
+# Errors of failed calls to a worker, or of other ranks' broken connections to it (gloo or NCCL). If a worker or node is
+# lost without a report, there are no other errors.
 CONNECTION_CLASSES = {"ActorUnavailableError", "DistNetworkError", "DistBackendError"}
 # Messages of pyarrow's filesystems (S3 and Google), through which Ray Train and Ray Data write.
 STORAGE_TEXTS = ("AWS Error ", "google::cloud::Status(")
-# Ray Train waited in vain for capacity for the workers; after a lost node, because of that node.
+# Ray Train timed out waiting for capacity for the workers. If a node was lost, that is the cause.
 START_TIMEOUT_CLASSES = {"WorkerGroupStartupTimeoutError"}
 LOADER_TEXT = " in DataLoader worker process "
 IMPORT_CLASSES = {"ImportError", "ModuleNotFoundError"}
-# Errors that a retry does not fix. Subclasses have other names, and may be temporary.
+# Errors that a retry does not fix. Their subclasses, which have other names, may be transient.
 PROGRAM_CLASSES = {
     *("AssertionError", "AttributeError", "IndentationError", "IndexError", "KeyError", "NameError", "PicklingError"),
     *("NotImplementedError", "RecursionError", "SyntaxError", "TypeError", "UnboundLocalError", "ValueError"),
@@ -74,10 +74,10 @@ class TooManyFailuresError(Exception):
 def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "training") -> RayscribeError:
     """Returns the Rayscribe error that caused Ray's error, or a new one that describes the failure."""
     found = list(cause_chain(error))
-    # Ray raises a task's error as an instance of both its own class and the error's class, with a traceback.
+    # Ray also wraps a task's error in a class that derives from RayTaskError and the error's class.
     own = [item for item in found if isinstance(item, RayscribeError) and not name(item).startswith("RayTaskError")]
     if own:
-        # The first of several ranks' errors is the cause; of programs, the one that failed first.
+        # Of several ranks' errors, the first is the cause; of several programs' errors, the earliest.
         ends = {item: item.ended_s if isinstance(item, ScriptError) else 0.0 for item in own}
         first = min(own, key=lambda item: (isinstance(item, FollowingError), ends[item]))
         return type(first)(_text(first)) if LOADER_TEXT in str(first) else first
@@ -104,7 +104,7 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
 
 
 def _named(error: BaseException, doing: str) -> RayscribeError:
-    """Returns the Rayscribe error for an error of another class that no lost node or worker explains."""
+    """Returns the Rayscribe error for an error of another class that does not come from a lost node or worker."""
     if isinstance(error, OSError) and any(text in str(error) for text in STORAGE_TEXTS):
         return StorageError(f"{doing}: the storage failed: {_first_line(error)}; check the network and the service")
     if name(error) in IMPORT_CLASSES:
@@ -122,7 +122,7 @@ def only_connection_errors(error: BaseException) -> bool:
 
 
 def is_start_timeout(error: BaseException) -> bool:
-    """Returns True if there was no capacity for the workers in time."""
+    """Returns True if waiting for capacity for the workers timed out."""
     return any(name(item) in START_TIMEOUT_CLASSES for item in cause_chain(error))
 
 
@@ -158,7 +158,7 @@ def _is_lost_node(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def converting_errors() -> Iterator[None]:
-    """Converts errors of memory and of imports in a process without Ray; leaves all other errors unchanged."""
+    """Converts memory and import errors in a process without Ray; leaves all other errors unchanged."""
     try:
         yield
     except (RuntimeError, MemoryError, ImportError) as error:
@@ -173,7 +173,7 @@ def is_preemption(error: BaseException) -> bool:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Returns True for a broken connection whose cause the error does not contain."""
+    """Returns True if the error says that a connection broke, but not why."""
     is_broken = isinstance(error, RuntimeError) and is_broken_connection(str(error))
     return is_broken or name(error) in CONNECTION_CLASSES
 
@@ -189,13 +189,13 @@ def _first_line(error: BaseException) -> str:
 
 def _text(error: BaseException) -> str:
     text = str(error).strip()
-    # For a data loader's process, torch's text is `Caught TypeError in DataLoader worker process 0.`, the traceback,
-    # and then the original message.
+    # For an error in a data loader's process, torch's text is `Caught TypeError in DataLoader worker process 0.`, the
+    # traceback and then the original message.
     return text.rpartition(f"{name(error)}: ")[2] if LOADER_TEXT in text.partition("\n")[0] else text
 
 
 def last_line(error: BaseException) -> str:
-    """Returns the last line of the text, where Ray gives the reason of a worker's death, without Ray's guesses."""
+    """Returns the last line of the text, in which Ray says why a worker died, without the common causes it lists."""
     return str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0].strip()
 
 

@@ -1,4 +1,4 @@
-"""Rank, world size and reporting of a process with torchrun or alone. For Ray, see `ray_workers`.
+"""Rank, world size and reports of a process under torchrun or on its own. For Ray, see `ray_workers`.
 
 The training core uses nothing else of its environment, so that the same code runs with and without Ray.
 """
@@ -29,11 +29,11 @@ from trainers.errors import ConfigError, LostWorkerError, RayscribeError
 
 # A rank may prepare a large set, or download a large checkpoint, while the others wait.
 LONGEST_WAIT = timedelta(hours=12)
-# Timeout of collectives in training, where ranks only compute: if one takes longer, a rank hangs.
+# Timeout of collectives in training, where ranks only compute; a longer one means that a rank hangs.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 # Seconds before the first line about a wait; the interval doubles up to the second value.
 FIRST_LINE_S, BETWEEN_LINES_S = 60.0, 600.0
-# Seconds between two polls; doubles, too.
+# Seconds between two polls; doubles up to the second value, too.
 FIRST_LOOK_S, BETWEEN_LOOKS_S = 0.001, 0.25
 _SHOWN_RANKS = 10
 TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
@@ -54,7 +54,7 @@ class LoggedBarrier:
         self._numbers = itertools.count(1)
 
     def wait(self, what: str) -> None:
-        """Waits until every rank is here; `what` describes the step in lines about a long wait.
+        """Waits until every rank has arrived; `what` describes the step in lines about a long wait.
 
         Raises:
             LostWorkerError: some ranks have not arrived within LONGEST_WAIT.
@@ -62,7 +62,7 @@ class LoggedBarrier:
         number = next(self._numbers)
         self._store.set(f"at/{self._rank}", json.dumps([number, what]))
         if self._store.add(f"came/{number}", 1) == self._world_size:
-            # Every rank has left the previous barrier, or it would not be here.
+            # Every rank has arrived here, so all have left the previous barrier.
             for key in (f"came/{number - 1}", f"all/{number - 1}"):
                 self._store.delete_key(key)
             self._store.set(f"all/{number}", "1")
@@ -98,7 +98,7 @@ class LoggedBarrier:
         return number, what
 
 
-# The barrier of a process group, with the group's store.
+# The store of the process group, and the barrier that uses it.
 _opened: tuple[Any, LoggedBarrier] | None = None
 
 
@@ -137,23 +137,23 @@ class Session(ABC):
             self.set_gauge(gauge, value, **labels)
 
     def record_progress(self) -> None:
-        """Shows in a gauge that this rank is not stuck."""
+        """Sets the gauge that shows that this rank makes progress."""
         self.set_gauge(LAST_PROGRESS, time.time())
 
     @abstractmethod
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
         """Reports metrics to the engine; every rank must call this equally often.
 
-        `pointer` is the folder, below the engine's own, that points to a checkpoint of these metrics.
+        `pointer` is a folder, below the engine's own, that points to the checkpoint with these metrics.
         """
 
     @abstractmethod
     def reported_pointers(self) -> set[str] | None:
-        """Returns the pointers that the engine keeps; None if the engine keeps none. Called by the main process."""
+        """Returns the pointers that the engine keeps; None if it stores no pointers. Called by the main process."""
 
     @abstractmethod
     def stoppable(self) -> AbstractContextManager[None]:
-        """Defers stop requests while the block runs, for a last checkpoint; elsewhere one ends the process at once.
+        """Defers stop requests while the block runs, for a last checkpoint; elsewhere they end the process immediately.
 
         Every rank enters the block. A block that raises StoppedError has handled the request itself.
         """
@@ -164,10 +164,10 @@ class Session(ABC):
 
     @abstractmethod
     def regroup_reason(self) -> str | None:
-        """Returns why another worker group continues after a requested end, else None. Called by the main process."""
+        """Returns why another group continues after a requested end; None if none does. Called by the main process."""
 
     def restart_reason(self) -> str | None:
-        """Returns why these workers follow others of the attempt; None if they are the first, or it is not known."""
+        """Returns why these workers follow others of the attempt; None if they are the first or it is not known."""
         return None
 
     @cached_property
@@ -187,7 +187,7 @@ class Session(ABC):
 
     @contextlib.contextmanager
     def failing_together(self, what: str) -> Iterator[None]:
-        """Runs a block on every rank; raises the error of the first failed rank on all; `what` as in `barrier`."""
+        """Runs a block on every rank; if some fail, raises the lowest rank's error on all. `what` as in `barrier`."""
         failed: RayscribeError | None = None
         try:
             yield
@@ -214,7 +214,7 @@ class Session(ABC):
         return value
 
     def barrier(self, what: str) -> None:
-        """Waits until every rank is here; if that takes long, a line names the step `what` and the missing ranks."""
+        """Waits until every rank has arrived; if it takes long, prints the step `what` and the missing ranks."""
         if self.world_size > 1:
             self._wait(what)
             # The process that holds the store may end right after this call.
@@ -245,7 +245,7 @@ class LocalSession(Session):
 
     @classmethod
     def of_this_process(cls, backend: str = "auto") -> Self:
-        """Reads torchrun's variables, and joins the process group; without the variables the process is alone.
+        """Reads torchrun's variables and joins the process group; without the variables, the world size is 1.
 
         Only the first call uses `backend`, see `scaling_part`. Raises ConfigError if this torch does not have it.
         """
@@ -254,7 +254,7 @@ class LocalSession(Session):
             if torch.cuda.is_available():
                 torch.cuda.set_device(local_rank)
             if backend == "auto":
-                # Both: nccl for tensors on a GPU, and gloo for the objects that this class gathers.
+                # nccl for tensors on a GPU, and gloo for the objects that this class gathers.
                 backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             refuse_unavailable(backend)
             torch.distributed.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)

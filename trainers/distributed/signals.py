@@ -1,8 +1,8 @@
-"""Handles SIGTERM, SIGINT and SIGHUP: the process ends at once or, during training, after a last checkpoint.
+"""Handles SIGTERM, SIGINT and SIGHUP: the process ends immediately or, during training, after a last checkpoint.
 
 Ray's `job stop` sends SIGTERM to the driver and kills it after RAY_JOB_STOP_WAIT_TIME_S; a user presses Ctrl-C, or
-closes the terminal, which sends SIGHUP. An ignored SIGHUP, as under nohup, stays ignored. Signals belong to the
-process, and so does the only instance, `STOP_SIGNAL`. A command ends by `exit_code_of`.
+closes the terminal, which sends SIGHUP. An ignored SIGHUP, as under nohup, stays ignored. Since signals belong to the
+process, there is one instance for it, `STOP_SIGNAL`. `exit_code_of` returns the exit code of a command.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class StopSignal:
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Handles the signals while the block runs; may be nested, in case a library has replaced the handlers.
+        """Handles the signals while the block runs; may be nested, in case a library replaces the handlers.
 
         Does nothing outside the main thread, where Python does not allow signal handlers.
         """
@@ -55,10 +55,10 @@ class StopSignal:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Defers a first signal while the block runs: it only sets `received`, and the block handles the rest.
+        """Defers a first signal while the block runs: it only sets `received`, which the block checks.
 
         Raises:
-            Interruption: at the end of a block that completed after a signal.
+            Interruption: the block has completed, but a signal was received.
         """
         self._deferring += 1
         try:
@@ -78,7 +78,7 @@ class StopSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         first = not self.received
         if number == signal.SIGHUP and not first:
-            # For one closed terminal, both the system and the shell send it.
+            # Both the system and the shell send it when a terminal is closed.
             return
         self._number = number
         if not (first and self._deferring):
@@ -89,7 +89,7 @@ STOP_SIGNAL = StopSignal()
 
 
 def ending_of(error: BaseException) -> tuple[int, str] | None:
-    """Returns exit code and message of a command that ends with an error; None if the error is not an expected one."""
+    """Returns exit code and message of a command that ends with an error; None if the error is unexpected."""
     if isinstance(error, KeyboardInterrupt):
         return STOP_SIGNAL.exit_code, str(error if isinstance(error, Interruption) else Interruption())
     if isinstance(error, RayscribeError):

@@ -1,4 +1,4 @@
-"""Implements `task.py --verb check`: runs groups of checks and prints each finding as a line of JSON, at once.
+"""Implements `task.py --verb check`: runs groups of checks and prints each finding immediately as a line of JSON.
 
 {"group": "data", "checks": ["manifests", "transcripts"]}                        before the first check of a group
 {"check": "manifests", "level": "error", "text": "…", "seconds": 0.1}            a finding; a check may have several
@@ -23,7 +23,7 @@ from trainers.findings import NODE, Check, Level, problem, run_check
 from trainers.inspection.subject import Subject
 
 # Group → its checks in this package, and the config fields whose files they open. The quick groups come first, and the
-# one that needs Ray last. The vocabulary of a new model is learned from the training set.
+# group that needs Ray last. Model checks also read data, from which a new model's vocabulary is learned.
 GROUPS: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "storage": ("machine_checks:STORAGE", STORAGE_FIELDS),
     "data": ("data_checks:CHECKS", (*DATA_FIELDS, *AUGMENT_FIELDS)),
@@ -40,8 +40,8 @@ def check(subject: Subject, only: str | None) -> int:
     Returns the exit code: 0 without errors, otherwise that of ConfigError.
     """
     if subject.light and not subject.needs_torch:
-        # Makes transformers behave as if torch was not installed: configs and tokenizers load in one second instead of
-        # six.
+        # Makes transformers behave as if torch were not installed, so that configs and tokenizers load in one second
+        # instead of six.
         sys.modules["torch"] = None  # type: ignore[assignment]
     passed = inspect(subject, parse_groups(only), lambda line: print(line, flush=True))
     return 0 if passed else ConfigError.exit_code
@@ -77,7 +77,7 @@ def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str],
 
 
 def _checks_of(group: str) -> Sequence[Check[Subject]]:
-    """Returns the checks of a group; a single failing check if a package that they need cannot be imported."""
+    """Returns the checks of a group; if a package that they need cannot be imported, one check that fails."""
     try:
         # Imported late: some groups need torch, which takes seconds to import, or Ray.
         checks: Sequence[Check[Subject]] = resolve_name(f"{__package__}.{GROUPS[group][0]}")

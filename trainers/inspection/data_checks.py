@@ -20,15 +20,15 @@ from trainers.inspection.recordings import Recordings
 from trainers.inspection.subject import OPENING, SPLITS, Split, Subject
 from trainers.scoring.normalizers import DEFAULT, hidden_marks, normalizer_named
 
-# Any two sets share a few everyday sentences; above this fraction, the score is of memorized sentences.
+# Any two sets share a few everyday sentences; above this fraction, the model may score well by memorizing sentences.
 MAX_SHARED_FRACTION = 0.01
-# Number of recordings of an augmentation manifest that are decoded; sampled at random.
+# Number of recordings of an augmentation manifest that are decoded, chosen at random.
 MAX_DECODED = 32
 
 
 @check(OPENING)
 def check_manifests(subject: Subject) -> Iterator[Finding]:
-    """Opens every split: file, columns, encoding, unique ids."""
+    """Opens every split, which checks its file, columns, encoding and unique ids."""
     yield from subject.split_findings
 
 
@@ -52,7 +52,7 @@ def _unreadable_recordings(subject: Subject, split: Split, recordings: Recording
     text = f"{split.name}: {len(unreadable)} of {checked} cannot be read: {reasons} ({named(list(unreadable))})"
     if len(unreadable) == recordings.checked:
         text = f"{text}; check the paths in data.{split.name}: {split.source.origin}"
-        # A bucket looks the same from every machine.
+        # A bucket has the same content for every machine.
         in_bucket = is_url(split.table["audio"][0].as_py())
         return problem(text) if in_bucket else unread(text)
     if len(unreadable) > most * recordings.checked:
@@ -78,7 +78,7 @@ def check_transcripts(subject: Subject) -> Iterator[Finding]:
 
 @check(SPLITS)
 def check_normalizer(subject: Subject) -> Iterator[Finding]:
-    """Checks that the normalizer keeps the marks that the scored transcripts are written with."""
+    """Checks that the normalizer keeps the marks with which the scored transcripts are written."""
     normalizer = normalizer_named(subject.config.data.normalizer or DEFAULT)
     for split in subject.splits:
         if split.name != "train":
@@ -91,7 +91,7 @@ def check_normalizer(subject: Subject) -> Iterator[Finding]:
 
 @check(SPLITS)
 def check_durations(subject: Subject) -> Iterator[Finding]:
-    """Compares durations with the bounds of training, and with the longest input of the model when it is scored."""
+    """Compares durations with the bounds of training or, for scored splits, with the model's longest input."""
     for split in subject.splits:
         recordings = subject.recordings(split)
         if not recordings.known.any():
@@ -104,7 +104,7 @@ def check_durations(subject: Subject) -> Iterator[Finding]:
 
 @check(SPLITS)
 def check_leakage(subject: Subject) -> Iterator[Finding]:
-    """Searches for recordings and transcripts of evaluation splits in the training split, and in each other."""
+    """Searches for recordings that two splits share, and for evaluation transcripts that are also in training."""
     yield from _shared_recordings(subject)
     train = subject.split("train")
     if train is None:
@@ -129,7 +129,7 @@ def check_leakage(subject: Subject) -> Iterator[Finding]:
 
 @check(OPENING)
 def check_augmentation(subject: Subject) -> Iterator[Finding]:
-    """Opens each manifest, and reads some of its recordings as training would."""
+    """Opens each manifest of recordings to mix in, and reads some of its recordings as training would."""
     locations = [(f"{part}.{name}", getattr(subject.config.augment, name)) for part, name in AUGMENT_FIELDS]
     for field, location in locations:
         if location is not None:
@@ -154,8 +154,8 @@ def _mixed_recordings(subject: Subject, field: str, location: str) -> Finding:
     read = counted(count, "recording") if len(chosen) == count else f"{len(chosen)} of {count} recordings"
     if not bad:
         return ok(f"{field}: {read} in {location} can be read")
-    text = f"{field}: {len(bad)} of {read} in {location} cannot be read ({named(bad)}); fix them, or take them out"
-    # If all are missing here, the nodes may have them.
+    text = f"{field}: {len(bad)} of {read} in {location} cannot be read ({named(bad)}); fix or remove them"
+    # If none can be read here, the nodes may have them.
     return unread(text) if len(bad) == len(chosen) else problem(text)
 
 
@@ -163,7 +163,7 @@ def _train_durations(subject: Subject, split: Split, recordings: Recordings) -> 
     data = subject.config.data
     durations_s = recordings.durations_s[recordings.known]
     longest_s = min(data.max_duration_s, subject.context_s)
-    field = "data.max_duration_s" if data.max_duration_s <= subject.context_s else "what the model takes,"
+    field = "data.max_duration_s" if data.max_duration_s <= subject.context_s else "the model's longest input,"
     long, short = durations_s > longest_s, durations_s < data.min_duration_s
     clips = _of(len(durations_s), len(split.table), "clips", "whose duration is known")
     if not (long | short).any():
@@ -182,7 +182,7 @@ def _train_durations(subject: Subject, split: Split, recordings: Recordings) -> 
 
 def _scored_durations(subject: Subject, split: Split, recordings: Recordings) -> Finding:
     if math.isinf(subject.context_s):
-        return skipped(f"{split.name}: the model could not be opened, so what it takes is not known")
+        return skipped(f"{split.name}: the model could not be opened, so its longest input is not known")
     known = np.flatnonzero(recordings.known)
     try:
         refuse_long_clips(split.table["id"].take(known), recordings.durations_s[known], subject.context_s, split.name)
@@ -239,7 +239,7 @@ def _overlap(first: list[tuple[float, float]], second: list[tuple[float, float]]
 
 
 def _plain(text: str) -> str:
-    """Returns a transcript without case and punctuation at its ends."""
+    """Returns a transcript in lower case, without punctuation at its ends."""
     return text.casefold().strip(".,;:!?…¿¡\"'«»„“”- ")
 
 

@@ -19,12 +19,12 @@ from trainers.run_folder.hub_push import repository_of
 from trainers.run_folder.layout import version_of
 from trainers.storage.factory import tried_out
 
-# DeepSpeed compiles its communication on CPUs, and its optimizer for offloading, at first use.
+# With these, DeepSpeed compiles its CPU communication, and its optimizer for offloading, at first use.
 DEEPSPEED_TOOLS = ("g++", "ninja")
 
 
 def build_here(*, use_gpu: bool) -> Build:
-    """Returns the build of this process's torch; loads torch (seconds) only if `use_gpu`, to look for GPUs."""
+    """Returns the build of torch here. Only if `use_gpu`, imports torch, which takes seconds, to look for GPUs."""
     constants = runpy.run_path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py")))
     sees_devices = False
     if use_gpu:
@@ -33,7 +33,7 @@ def build_here(*, use_gpu: bool) -> Build:
         sees_devices = torch.cuda.is_available()
     has_habana = importlib.util.find_spec("habana_frameworks") is not None
     kind, name = kind_of(constants["__version__"], hip=constants["hip"], cuda=constants["cuda"], has_habana=has_habana)
-    # With their public versions, which are the same for all builds.
+    # The public versions, which are the same for all builds.
     versions = {package: (version_of(package) or "").partition("+")[0] for package in BUILT_WITH_TORCH}
     packages = tuple(f"{package}=={version}" for package, version in versions.items() if version)
     return Build(kind, name, sees_devices, python=sys.executable, packages=packages)
@@ -41,7 +41,7 @@ def build_here(*, use_gpu: bool) -> Build:
 
 @check(NODE)
 def check_storage(subject: Subject) -> Iterator[Finding]:
-    """Writes, reads, lists and deletes a small file under run.storage_path and data.cache_dir, if set."""
+    """Writes, reads, lists and deletes a small file under run.storage_path and, if set, data.cache_dir."""
     roots = {"run.storage_path": storage_path_of(subject.config)}
     if subject.config.data.cache_dir is not None:
         roots["data.cache_dir"] = cache_url_of(subject.config)
@@ -51,7 +51,7 @@ def check_storage(subject: Subject) -> Iterator[Finding]:
 
 @check(NODE)
 def check_hub(subject: Subject) -> Iterator[Finding]:
-    """Asks the Hub for the owner of the token, and whether it may write to the model's repository; creates nothing."""
+    """Asks the Hub whether the token may write to the model's repository; creates nothing."""
     part, name = subject.config.hub, subject.config.run.name
     if not part.push:
         yield ok("hub.push is false: nothing is pushed to the Hub")
@@ -70,7 +70,7 @@ def check_torch_build(subject: Subject) -> Iterator[Finding]:
 
 @check(NODE)
 def check_strategy(subject: Subject) -> Iterator[Finding]:
-    """Checks what DeepSpeed needs on a node: the package, tools to compile its extensions, `strategy.nvme_path`."""
+    """Checks what DeepSpeed needs on a node: its package, tools to compile extensions, and `strategy.nvme_path`."""
     part = subject.config.strategy
     if part.name != "deepspeed":
         yield ok(f"strategy.name: {part.name}")
@@ -92,7 +92,7 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
 
 @check(NODE)
 def check_trackers(subject: Subject) -> Iterator[Finding]:
-    """Looks for the packages of the trackers, by name, and for the credentials of their servers."""
+    """Checks that the packages of the trackers are installed, and that credentials of their servers are set."""
     names = subject.config.training.report_to
     needs = [TRACKERS[name] for name in names if name in TRACKERS]
     missing = [need.problem for need in needs if not need.is_installed] + missing_access(names, os.environ)

@@ -1,4 +1,4 @@
-"""Checks the model: its files, the transcripts as label tokens, and the trained weights. Few checks need torch."""
+"""Checks the model: its files, the transcripts as label tokens, and the weights to train. Few checks need torch."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ from trainers.scoring.recipe_metrics import RecipeMetrics
 
 
 class InspectedModel(NamedTuple):
-    """The opened parts of a model: its family, its parts of the config, its processor."""
+    """An opened model: its family, its parts of the config, and its processor."""
 
     family: Family[Any]
     part: Any
@@ -54,7 +54,7 @@ class InspectedModel(NamedTuple):
 
 @lru_cache(maxsize=1)
 def open_model(subject: Subject) -> InspectedModel | Finding:
-    """Opens once what the checks need; returns a finding if that fails."""
+    """Opens what the checks need, once for all; returns a finding if that fails."""
     part = subject.config.model
     try:
         opened = subject.model
@@ -70,14 +70,14 @@ def open_model(subject: Subject) -> InspectedModel | Finding:
     except StorageError as error:
         return found_in(error)
     except ConfigError as error:
-        # A file that was read and does not fit is as wrong on the nodes; a file that could not be read here may be
+        # A file that is read but does not fit is an error on the nodes, too; a file that cannot be read here may exist
         # there.
         is_unread = isinstance(error.__cause__, OSError | ValueError) and not Path(str(part.name_or_path)).exists()
         return unread(str(error)) if is_unread else problem(str(error))
     return skipped("the vocabulary is learned from data.train, which could not be opened here")
 
 
-# A client does not run the recipe's code.
+# A client does not run the code of custom metrics, whose packages only the job may have.
 JOB: Need[Subject] = Need(
     Moment.INSPECTION,
     lambda subject: (
@@ -119,7 +119,7 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 
 def _refuse_other_weights(subject: Subject, opened: InspectedModel) -> None:
-    """Compares the tensors of the weights with the network; without torch, only checks that folders contain weights."""
+    """Compares the weights' tensors with the network; without torch, only checks that folders contain weights."""
     if subject.needs_torch:
         # Imported here for the reason in `check_arguments`.
         from trainers.models.sources.loaded_weights import refuse_other_weights  # noqa: PLC0415
@@ -133,7 +133,7 @@ def _refuse_other_weights(subject: Subject, opened: InspectedModel) -> None:
 
 
 def _unless_begun(subject: Subject, text: str) -> Finding:
-    """Returns an error for new runs, but a warning for a run that has begun with the same problem."""
+    """Returns a problem as an error for a new run, but as a warning for a run that has begun."""
     try:
         begun = subject.has_begun
     except StorageError as unknown:
@@ -145,7 +145,7 @@ def _unless_begun(subject: Subject, text: str) -> Finding:
 
 @check(MODEL, SPLITS)
 def check_labels(subject: Subject) -> Iterator[Finding]:
-    """Compares clips and transcripts with the limits of the model, and with the number of generated tokens."""
+    """Compares clips and transcripts with the limits of the model and of generation."""
     opened = _model(subject)
     for split in subject.splits:
         noted = opened.family.check_texts(opened.processor, split.texts)
@@ -206,8 +206,8 @@ def _too_wordy(subject: Subject, split: Split, bounds: Bounds, sizes: IntArray, 
 
 def _label_sizes(opened: InspectedModel, texts: Sequence[str], room: FloatArray, *, with_repeats: bool) -> IntArray:
     """Returns the `Bounds.label_room` that each text's labels need, shape (N,); 0 for texts that surely fit."""
-    # A token has at least one byte, and at most one repeat, so short texts fit without being encoded. The end token
-    # follows the text.
+    # A token has at least one byte and at most one repeat, so short texts fit without being encoded. A text has a
+    # prefix, and one end token after it.
     each, around = 2 if with_repeats else 1, opened.limits.prefix_tokens + 1
     rows = [row for row, text in enumerate(texts) if each * len(text.encode()) + around > room[row]]
     sizes = np.zeros(len(texts), np.int64)
@@ -223,7 +223,7 @@ def _named(split: Split, rows: BoolArray) -> str:
 
 @check(MODEL)
 def check_decoding(subject: Subject) -> Iterator[Finding]:
-    """Checks what the search of a model's outputs needs."""
+    """Checks the files and settings that the search of a model's outputs needs."""
     opened = _model(subject)
     decoder = decoder_of(opened.decode)
     if decoder is None:
@@ -259,9 +259,9 @@ def check_languages(subject: Subject) -> Iterator[Finding]:
 
 @check(OPENING)
 def check_arguments(subject: Subject) -> Iterator[Finding]:
-    """Builds the Trainer's arguments: finds unknown arguments, refused values, and another metric that ranks."""
+    """Builds the Trainer's arguments, which finds unknown arguments and invalid values."""
     if subject.sets_arguments:
-        # Imported here: it imports torch, which takes longer to load than all other checks together.
+        # Imported here, since it imports torch, which takes longer than all other checks together.
         from trainers.training.arguments import check_arguments as build_arguments  # noqa: PLC0415
 
         build_arguments(subject.config)
@@ -274,7 +274,7 @@ def check_arguments(subject: Subject) -> Iterator[Finding]:
 
 @check(MODEL)
 def check_adaptation(subject: Subject) -> Iterator[Finding]:
-    """Selects the trained weights in a network of the model's sizes, without loading weights."""
+    """Selects the weights to train in an empty network of the model's sizes."""
     part, opened = subject.config.adapt, _model(subject)
     if part.method == "full":
         yield ok("adapt.method: full; all weights are trained")

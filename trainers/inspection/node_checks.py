@@ -1,8 +1,8 @@
-"""Checks every node of the cluster: storage that all share, data that all read, torch that fits each.
+"""Checks on every node of the cluster that storage is shared, data can be read, and torch fits the hardware.
 
-The checks are Ray tasks that reserve nothing, so that they run on a busy cluster too; `WorkerCheck` is what each worker
-of a run checks on its own node. Ray Train's controller sends `WorkerCheck` to the workers and imports this module,
-which therefore loads no heavy library.
+The checks are Ray tasks that reserve nothing, so that they run on a busy cluster too. `WorkerCheck` is what each worker
+of a run checks on its own node. Ray Train's controller imports this module to send `WorkerCheck` to the workers, so the
+module loads no heavy library.
 """
 
 import json
@@ -45,31 +45,31 @@ from trainers.storage import open_storage
 from trainers.storage.factory import tried_out
 
 MAX_NODES = 64
-# For each split.
+# Number of a split's files that each node must read.
 MAX_FILES = 4
-# Recordings of a split that a node must read before any is prepared.
+# Number of recordings of a split that each node must read before any is prepared.
 EXAMPLES = 8
-# File of each prepared set.
+# File that each prepared set has.
 SUMMARY = "summary.json"
 # Includes the start of a worker process with the job's packages.
 TASK_TIMEOUT_S = 240.0
 # Suffixes of models that are a single file.
 MODEL_FILES = (".zip", ".tar", ".gz", ".tgz", ".pt")
-# Timeout before training, for a node that is busy, or imports from a slow disk; the training itself will report what
-# the node lacks.
+# Timeout before training, in case a node is busy or imports from a slow disk. What such a node lacks is reported by the
+# training itself.
 SHORT_TIMEOUT_S = 60.0
-# Delay after which a network file system shows a new file.
+# Time within which a network file system must show a new file, and seconds between two polls.
 FILE_VISIBILITY_TIMEOUT_S, POLL_S = 5.0, 0.25
 # Name of the driver's node in reports.
 DRIVER = "the driver's node"
 
-# For checks that a job of the cluster makes.
+# For checks that run in a job that is connected to Ray.
 RAY: Need[Subject] = Need(Moment.NODES, lambda _: None)
 Answer = TypeVar("Answer")
 
 
 def versions_here() -> dict[str, str | None]:
-    """Returns the versions of Python and of the packages that must be the same everywhere."""
+    """Returns the versions of Python and of the packages that must be the same on all machines; None if missing."""
     return {"python": platform.python_version(), **{package: version_of(package) for package in PACKAGES}}
 
 
@@ -78,10 +78,10 @@ class ProbeTask:
     """The checks of one node.
 
     Attributes:
-        marker: Name of a file that the driver wrote into each folder. "": it could not.
-        locations: Manifests, recordings and model files, absolute.
-        device: Accelerator of the workers on this node. None: it has no workers.
-        versions: Those of the driver, which makes the task.
+        marker: Name of a file that the driver wrote into each folder; "" if it could not.
+        locations: Absolute paths or URLs of manifests, recordings and model files.
+        device: Accelerator of the workers on this node; None if it has no workers.
+        versions: Versions on the driver's node, where the task is made.
     """
 
     folders: Mapping[str, str]
@@ -93,7 +93,7 @@ class ProbeTask:
 
 
 class Report(NamedTuple):
-    """The findings of one node, by the check's name."""
+    """The findings of one node, by name of the check."""
 
     node: str
     findings: Mapping[str, Sequence[Finding]]
@@ -123,7 +123,7 @@ def _storage(task: ProbeTask) -> Iterator[Finding]:
 
 
 def judge_versions(expected: Mapping[str, str | None]) -> Finding:
-    """Compares the versions of this machine with those of the driver's."""
+    """Compares the versions on this machine with those on the driver's node."""
     here = versions_here()
     others = [
         f"{package} is {here[package] or 'missing'}, but {ours or 'missing'} on {DRIVER}"
@@ -137,7 +137,7 @@ def judge_versions(expected: Mapping[str, str | None]) -> Finding:
 
 @lru_cache(maxsize=1)
 def reports_of(subject: Subject) -> list[Report]:
-    """Probes all nodes once; adds a report for findings on the driver's node, or for why no node could be probed."""
+    """Probes all nodes once; adds reports of findings on the driver's node, and of why no node could be probed."""
     config, reports, locations, marker = subject.config, list[Report](), tuple[str, ...](), ""
     folders, options = folders_of(config), config.run.storage_options
     try:
@@ -169,7 +169,7 @@ def ask(
     arguments: Callable[[Mapping[str, Any], str], Iterable[Any]],
     timeout_s: float,
 ) -> tuple[dict[str, Answer], dict[str, str]]:
-    """Calls a function on each of Ray's nodes; returns the results, and the reasons of failures, by the nodes' names.
+    """Calls a function on each of Ray's nodes; returns the results, and the reasons for failures, by node name.
 
     `arguments` makes the function's arguments from a node and its name.
     """
@@ -189,12 +189,12 @@ def ask(
         try:
             answers[asked[reference]] = ray.get(reference)
         except RayError as error:
-            silent[asked[reference]] = f"nothing can be run there: {str(error).strip().splitlines()[-1]}"
+            silent[asked[reference]] = f"nothing can run there: {str(error).strip().splitlines()[-1]}"
     return answers, silent
 
 
 def other_nodes(*wanted: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Returns the nodes except the driver's that can ever hold one of these resource demands."""
+    """Returns the nodes, except the driver's, whose total resources satisfy at least one of these demands."""
     own = ray.get_runtime_context().get_node_id()
 
     def holds(node: Mapping[str, float], each: Mapping[str, float]) -> bool:
@@ -211,7 +211,7 @@ def folders_of(config: TrainConfig) -> dict[str, str]:
 
 
 def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, float]) -> None:
-    """Refuses a folder that is not the same on the driver and on other nodes with workers or preparing tasks."""
+    """Refuses a folder that the driver does not share with all other nodes that may run workers or preparing tasks."""
     nodes = other_nodes(config.scaling.worker_resources, {"CPU": 1.0, **task_resources})
     folders = {name: folder for name, folder in folders_of(config).items() if not is_url(folder)}
     if not nodes or not folders:
@@ -254,7 +254,7 @@ def unseen(folders: Mapping[str, str], file: str, options: StorageOptions) -> li
 
 
 def not_shared(name: str, folder: str, where: str) -> str:
-    """Returns the message for a folder or bucket that is not the driver's own on other machines (`where`)."""
+    """Returns the message for a folder or bucket that other machines (`where`) do not share with the driver."""
     share = "mount the same file system on all nodes, or use a bucket"
     reach = "reach the same service from all nodes (run.s3_endpoint_url, AWS_ENDPOINT_URL)"
     return (
@@ -269,7 +269,7 @@ def refuse_unread_recordings(
     """Makes each node that may prepare rows read some recordings, since those that it cannot read would be lost.
 
     Raises:
-        DataError: a node cannot read recordings that the driver's node reads; names node, recording and reason.
+        DataError: a node cannot read recordings that the driver's node reads; the message has them, and the reasons.
     """
     nodes = other_nodes({"CPU": 1.0, **task_resources})
     if not nodes:
@@ -289,7 +289,7 @@ def refuse_unread_recordings(
 
 
 def unread_recordings(reader: RecordingReader, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns why recordings of rows cannot be read on this node, by name."""
+    """Returns the recordings of rows that cannot be read on this node, with the reasons."""
     resolve_secrets(os.environ)
     problems: dict[str, str] = {}
     for row in rows:
@@ -318,12 +318,12 @@ class WorkerCheck:
         node = ray.util.get_node_ip_address()
         if self.device in GPU_ACCELERATORS:
             build = build_here(use_gpu=True)
-            # The process that describes the GPUs for messages is not started if torch sees them.
+            # Describing the GPUs for a message starts a process, which is not necessary if torch sees them.
             if not build.sees_devices or build.kind not in KINDS[self.device]:
                 finding = judge(build, devices_here(), wanted=self.device, machine=node)
                 if finding.level == Level.ERROR:
                     raise ResourceError(finding.text)
-        # Waits for a slow file system; a file that is seen may still not be readable.
+        # Waits for a slow file system; a file that exists may still be unreadable.
         unseen({folder: folder for folder in self.folders}, SUMMARY, DEFAULT_STORAGE_OPTIONS)
         finding = judge_files([f"{folder}/{SUMMARY}" for folder in self.folders], DEFAULT_STORAGE_OPTIONS)
         if finding.level == Level.ERROR:
@@ -338,12 +338,12 @@ def device_on(node: Mapping[str, Any], scaling: ScalingPart) -> AcceleratorName 
 
 
 def locations_of(subject: Subject) -> tuple[str, ...]:
-    """Returns files that every node must read: manifests, some recordings of each, files of decoding and model."""
+    """Returns the files that every node must read: manifests, some recordings, and files of decoding and model."""
     data, augment, name = subject.config.data, subject.config.augment, subject.config.model.name_or_path
     sources = [getattr(each, split) for each in (data, *data.mix) for split in SPLITS]
     manifests = (*sources, augment.noise_manifest, augment.rir_manifest)
     decode = [getattr(subject.config.decode, field) for field in subject.config.decode.files]
-    # For data in other formats, the files that its source names.
+    # The files of data in other formats come from its source, below.
     options = subject.config.run.storage_options
     files = [path for path in (*manifests, *decode) if path is not None and path_in(path) == path]
     found = [file_of(path, options) for path in files]
@@ -355,7 +355,7 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
 
 
 def merged(reports: Iterable[Report], check: str) -> Iterator[Finding]:
-    """Yields the findings of a check over all nodes: each once with its nodes' names, and one for all nodes without."""
+    """Yields each problem or warning of a check once, with its nodes' names, and one finding for all other nodes."""
     nodes_of: dict[Finding, list[str]] = {}
     for report in reports:
         for finding in report.findings.get(check, []):
@@ -392,7 +392,7 @@ def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Fi
 
 
 def judge_code(folder: Path) -> Finding:
-    """Checks that other users of this machine cannot replace a job's code, which Ray unpacks only once."""
+    """Checks that other users of this machine cannot replace a job's code, which Ray unpacks once per node."""
     for each in (*reversed(folder.parents), folder):
         mode = each.stat().st_mode
         # In a sticky folder only the owner of an entry can replace it.
@@ -407,7 +407,7 @@ def judge_code(folder: Path) -> Finding:
 
 
 def judge_secrets(environment: Mapping[str, str]) -> Finding:
-    """Checks that the source of each secret of the job exists; the values do not leave this function."""
+    """Checks that each secret of the job can be resolved; the values do not leave this function."""
     references = json.loads(environment.get(REFERENCES, "{}"))
     missing = []
     for name, reference in references.items():

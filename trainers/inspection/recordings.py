@@ -1,4 +1,4 @@
-"""Reads durations of a split's recordings from the manifest, and headers until a deadline; notes missing recordings."""
+"""Reads durations of recordings from the manifest and, until a deadline, from headers; notes unreadable recordings."""
 
 import io
 import time
@@ -19,13 +19,13 @@ from trainers.data.sources.located_files import read_location
 from trainers.data.sources.recording_readers import without_location
 from trainers.errors import AudioError, NoAccessError, StorageError
 
-# Few, since each is downloaded completely.
+# Number of remote recordings to read; small, since each is downloaded completely.
 MAX_FETCHED = 8
 MAX_SAMPLED = 64
 AT_A_TIME = 256
 THREADS = 8
 LENGTH_NOT_IN_HEADER = float("nan")
-# libsndfile returns a number near 2**63 if the header leaves the length open.
+# libsndfile returns a number near 2**63 if the header has no length.
 UNKNOWN_FRAMES = 2**62
 NO_FILE = "no such file"
 
@@ -35,7 +35,7 @@ class Recordings:
     """Durations and errors of a split's recordings, of which `checked` were opened.
 
     `durations_s` has the duration of each row, shape (N,); NaN if neither manifest nor header has it. `unreadable` has
-    the reason why a recording cannot be read, by its id; `storage_error` the error that stopped the reading.
+    the ids of unreadable recordings, with the reasons; `storage_error` is the error that stopped reading, if any.
     """
 
     durations_s: npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ class Recordings:
     storage_error: str | None = None
 
     def note(self, row: Mapping[str, Any], at: int, found: float | str) -> None:
-        """Notes the duration of row number `at` in seconds, unless the manifest has it, or why it cannot be read."""
+        """Notes what was found for row number `at`: seconds, unless the manifest has them, or why it is unreadable."""
         self.checked += 1
         if isinstance(found, str):
             self.unreadable[row["id"]] = found
@@ -63,7 +63,7 @@ def read_recordings(
     deadline: float,
     progress: Callable[[int], None] = lambda checked: None,
 ) -> Recordings:
-    """Reads headers of rows at random until all are read or the monotonic clock reaches `deadline`.
+    """Reads headers of recordings in random order, until all are read or the monotonic clock reaches `deadline`.
 
     `progress` is called regularly with the number of recordings read.
     """
@@ -107,7 +107,7 @@ def _read_headers(
 
 
 def _read_sample(source: SourceSplit, known: Recordings, deadline: float) -> None:
-    """Reads some recordings completely, if headers cannot be read alone."""
+    """Reads some recordings completely; for sources from which headers alone cannot be read."""
     places = sorted(np.random.default_rng(0).permutation(len(source.table))[:MAX_SAMPLED].tolist())
     rows = source.table.take(places).to_pylist()
     for at, row, recording in zip(places, rows, source.reader.read(rows), strict=True):
@@ -122,7 +122,7 @@ def _read_sample(source: SourceSplit, known: Recordings, deadline: float) -> Non
 
 
 def _read_header(location: str, storage_options: StorageOptions, header_wanted: bool) -> float | str:
-    """Returns the duration in a recording's header in seconds, or why it cannot be read."""
+    """Returns the duration from a recording's header in seconds, NaN if not found, or why it cannot be read."""
     if problem := unreadable_url(location):
         return problem
     try:
@@ -139,7 +139,7 @@ def _read_header(location: str, storage_options: StorageOptions, header_wanted: 
 
 
 def _length(file: BinaryIO, name: str) -> float | str:
-    """Returns the duration in a header in seconds, or why no decoder can read the file."""
+    """Returns a file's duration in seconds, NaN if its header has none, or why no decoder can read the file."""
     try:
         header = soundfile.info(file)
     except (soundfile.SoundFileError, ValueError):
@@ -148,7 +148,7 @@ def _length(file: BinaryIO, name: str) -> float | str:
             return LENGTH_NOT_IN_HEADER
         return _decoded_length(file, name)
     if not header.frames:
-        # A WAV whose writer could not seek back to the header.
+        # A WAV file whose writer could not seek back to write the length into the header.
         return _decoded_length(file, name)
     return float(header.duration) if header.frames < UNKNOWN_FRAMES else LENGTH_NOT_IN_HEADER
 

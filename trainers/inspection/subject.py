@@ -1,4 +1,4 @@
-"""The config under inspection, and its manifests, opened once for all checks."""
+"""The config that is checked, and its manifests, which are opened once for all checks."""
 
 import time
 from dataclasses import KW_ONLY, dataclass, field
@@ -33,7 +33,7 @@ DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
 
 @dataclass(frozen=True)
 class Split:
-    """A split as its source has it, and its transcripts as training would have them."""
+    """A split from its source, and its transcripts, normalized as for training."""
 
     source: SourceSplit
     texts: list[str]
@@ -54,14 +54,14 @@ class Split:
 
 @dataclass(eq=False)
 class Subject:
-    """A config, inspected by one process on one machine.
+    """A config that one process checks on one machine.
 
     Attributes:
         config: The config, with absolute paths.
         address: Address of a Ray cluster, for the checks of its nodes.
         elsewhere: True if the job runs on other machines, so that unreachable files are not errors.
-        light: True in a client's process: the job may have other packages, and torch is loaded only if needed.
-        recordings_s: Maximum time for reading headers of recordings, for each split. Seconds.
+        light: True in a client's process, where torch is loaded only if needed, and packages may differ from the job's.
+        recordings_s: Maximum time for reading headers of the recordings of each split. Seconds.
     """
 
     config: TrainConfig
@@ -74,8 +74,8 @@ class Subject:
 
     @cached_property
     def context_s(self) -> float:
-        """Seconds of the longest input; infinite if the model cannot be opened, which another check reports."""
-        # Imports transformers, which must not find torch in a light process.
+        """Longest input of the model in seconds; infinite if it cannot be opened, which another check reports."""
+        # Imported here, since it imports transformers, which must not find torch in a light process.
         from trainers.models.families import family_of  # noqa: PLC0415
 
         try:
@@ -95,7 +95,7 @@ class Subject:
 
     @property
     def _model_files(self) -> list[str]:
-        """Sources of the model that are a single file, as far as known without network requests."""
+        """Sources of the model that are single files, as far as known without network requests."""
         texts = [text for name in FIELDS if (text := getattr(self.config.model, name, None)) is not None]
         sources = [ModelSource.parse(text) for text in texts]
         return [source.text for source in sources if source.kind is SourceKind.HTTPS or Path(source.address).is_file()]
@@ -116,7 +116,7 @@ class Subject:
 
     @property
     def has_begun(self) -> bool:
-        """True if the run has a checkpoint, so that it keeps the experiment that it began with."""
+        """True if the run has a checkpoint, and therefore keeps the experiment that it began with."""
         if self.elsewhere:
             refuse_other_machines(storage_path_of(self.config))
         return Journal(RunFolder.of(self.config)).read().has_begun
@@ -141,7 +141,7 @@ class Subject:
 
     @cached_property
     def _opened(self) -> tuple[list[Split], list[Finding]]:
-        # The recordings have checks of their own, so their contents are not hashed here.
+        # Recordings have their own checks, so their contents are not hashed here.
         data = self.config.data.model_copy(update={"fingerprint": "manifest"})
         rules = PrepareOptions.of(data)
         splits: list[Split] = []

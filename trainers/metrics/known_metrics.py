@@ -1,7 +1,7 @@
 """The metrics that are always scored: error rates, which are edits per hundred units of the references.
 
-To add one, write a `Metric`, and add it to OURS. Other distributions add metrics by entry points `rayscribe.metrics`;
-docs/scoring.md.
+To add a metric, write a `Metric` and add it to OURS. Other distributions add metrics by entry points
+`rayscribe.metrics`, see docs/scoring.md.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class SentenceErrorRate(Metric):
         return [" ".join(text.split())]
 
     def of_utterance(self, counts: EditCounts) -> dict[str, int]:
-        # The edits of the utterance's words show it.
+        # The edits of the utterance's words show whether the sentence is wrong.
         return {}
 
     def of_set(self, counts: EditCounts) -> dict[str, int | float | None]:

@@ -1,4 +1,4 @@
-"""The interface of metrics: how texts are cut into units, and how edits between units become a score."""
+"""The interface of metrics: how texts are split into units, and how edits between units become a score."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class EditCounts:
 
     @property
     def rate(self) -> float | None:
-        """Errors per hundred reference units; None for an empty reference, which has no rate.
+        """Errors per hundred reference units; None for an empty reference.
 
         Exceeds 100 if the hypothesis is much longer than the reference.
         """
@@ -62,7 +62,7 @@ class Metric(ABC):
         """Returns the units of a normalized text."""
 
     def rate(self, counts: EditCounts) -> float | None:
-        """Returns the rate of counts, in percent; None if they have no rate."""
+        """Returns the rate of counts, in percent; None without reference units."""
         return counts.rate
 
     def of_utterance(self, counts: EditCounts) -> dict[str, int]:

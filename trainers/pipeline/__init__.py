@@ -1,1 +1,1 @@
-"""Runs the steps of a run: prepare, train, evaluate, export; on Ray or in one process."""
+"""Runs the steps of a run (prepare, train, evaluate, export) on Ray or without it."""

@@ -51,8 +51,8 @@ class PlannedModel(NamedTuple):
     """The opened description of an attempt's model.
 
     Attributes:
-        config: The config, with model and decode part as parsed by the family.
-        processor: Processor of pretrained weights. None: the run has its own or learns it, or has ended.
+        config: The config, with its model and decode parts as parsed by the family.
+        processor: Processor of pretrained weights; None if the run learns a processor, or has ended.
     """
 
     config: TrainConfig
@@ -68,11 +68,11 @@ class PlannedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class AttemptPlan:
-    """The plan of an attempt for one state of the journal; resolved anew for another state.
+    """The plan of an attempt for one state of the journal; another state needs a new plan.
 
     Attributes:
         continuation: How the run begins or continues, with the config of the attempt.
-        has_finished: True if there is nothing to train; the run's result is shown again.
+        has_finished: True if nothing is left to train, so that the run's result is only shown again.
     """
 
     request: AttemptRequest
@@ -93,7 +93,7 @@ def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: 
     with problems:
         check_storage(config)
     if problems.found:
-        # Without journal and data, report at least the problems of the config.
+        # The journal cannot be read now, but problems in the config can be reported, too.
         _check_recipe(config, request, problems)
         problems.refuse(request.folder.url)
     journal = Journal(request.folder)
@@ -103,7 +103,7 @@ def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: 
             url = request.folder.url
             more = "raise training.max_steps or num_train_epochs, with training.extend, to train on"
             print_line(f"{url}: this run has finished; {more}, or name another run")
-            # The finished attempt may have died, or been paused, before everything was published.
+            # The finished attempt may have died or been paused before everything was published.
             publish(request.folder, journal)
             return None
         sets = plan.data.prepare(config, engine, lambda detail: status.update(Phase.PREPARING_DATA, detail=detail))
@@ -116,16 +116,16 @@ def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: 
 def resolve(
     config: TrainConfig, engine: Engine, request: AttemptRequest, state: State, status: StatusWriter
 ) -> AttemptPlan:
-    """Plans an attempt on a state of the journal; finds all problems that would stop it after hours of preparing."""
+    """Plans an attempt for a state of the journal; finds all problems that would stop it after hours of preparing."""
     request.check(state)
     if not request.is_managed and state.experiment is not None:
-        # Workers check this too, but only after readers consider this attempt the run's.
+        # Workers check this too, but only after the run folder shows this attempt as the run's.
         refuse_second_training(state.experiment["id"])
     problems, trains, opened = Problems(), not has_ended(state, config), None
     with problems:
         _check_cluster(config, engine, request)
     status.update(Phase.PREPARING_DATA, detail="opening the data")
-    show(Stage("data", "reading manifests, and what describes the model"))
+    show(Stage("data", "reading manifests and the model's description"))
     with problems:
         opened = _open_model(config, state, trains=trains)
     if opened is None:
@@ -167,7 +167,7 @@ def _open_model(config: TrainConfig, state: State, *, trains: bool) -> PlannedMo
 def _decide(
     config: TrainConfig, request: AttemptRequest, state: State, *, trains: bool
 ) -> tuple[OpenedData, Continuation]:
-    """Opens the data with the run's resolved options, and decides by its hashes how the run continues."""
+    """Opens the data with the run's resolved options, and decides by the data's hashes how the run continues."""
     folder = request.folder
     previous = previous_config(folder, state)
 
@@ -192,7 +192,7 @@ def _check_cluster(config: TrainConfig, engine: Engine, request: AttemptRequest)
     except ResourceError as error:
         if not request.is_managed:
             raise
-        # Nodes that rejoin come and go; the queue restarts the run when there is capacity again.
+        # A lost node may rejoin, and the queue restarts the run when there is capacity again.
         raise LostNodeError(f"the cluster has lost a node since the queue found room there: {error}") from None
 
 
@@ -208,7 +208,7 @@ def _check_weights(opened: PlannedModel, state: State, problems: Problems) -> No
 
 
 def _check_recipe(config: TrainConfig, request: AttemptRequest, problems: Problems) -> None:
-    """Checks what training and scoring need according to the config alone."""
+    """Checks what training and scoring need, as far as the config alone tells."""
     with problems:
         check_decoder(config.decode, config.run.storage_options)
     with problems:
@@ -266,10 +266,10 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
 
 
 def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, PreparedSet]) -> tuple[Any, int | None]:
-    """Returns the processor and the attempt whose folder holds it; None for the processor of pretrained weights.
+    """Returns the processor, and the attempt whose folder has it; None for the processor of pretrained weights.
 
-    A run's own processor is learned, or copied from a checkpoint, by the first attempt that gets to this point, and
-    used by all others.
+    A run's own processor is learned, or copied from a checkpoint, by the first attempt that gets to this point; all
+    later attempts use it.
     """
     state, config = driver.check(), plan.config
     model, family = plan.opened.part, plan.opened.family
@@ -287,7 +287,7 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
 def _check_utterances(
     plan: AttemptPlan, processor: Any, own: RunFolder, sets: Mapping[str, PreparedSet]
 ) -> dict[str, Any] | None:
-    """Finds problems that would stop or falsify the run later, and writes which rows are left out and why.
+    """Finds problems that would stop or falsify the run later; writes which rows are left out, with the reasons.
 
     Returns the description of a mix, see `describe_mix`; None without a mix.
     """
@@ -324,7 +324,7 @@ def _check_utterances(
 
 
 def _data_line(sets: Mapping[str, PreparedSet], used: Mapping[str, int]) -> str:
-    """Returns a line with the number of clips of each split, and how many of them are not trained on or not scored."""
+    """Returns a line with the number of clips of each split, and how many are left out or not scored."""
     parts = []
     for split, prepared in sets.items():
         summary = prepared.summary

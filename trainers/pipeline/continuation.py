@@ -1,7 +1,7 @@
 """Decides whether a run continues with a config, as which experiment, and what changes from then on.
 
-Every config field belongs to one of three groups: part of the experiment, which a begun run keeps; the run's length,
-which changes as `training.extend` says; or free to change, which takes effect at once and is reported.
+Every config field belongs to one of three groups: the experiment, which a begun run keeps; the run's length, which
+changes as `training.extend` says; and fields that may change freely, which take effect immediately and are reported.
 """
 
 import uuid
@@ -33,7 +33,7 @@ from trainers.run_folder.resume import FROM
 from trainers.training.schedule import ENDLESS, ZERO_AT_THE_END
 from trainers.training.tasks import Length
 
-# Free to change, but sums are then computed in another order or by other kernels: equal up to rounding only.
+# Fields that may change, but change the order of sums or the kernels, so that results are equal only up to rounding.
 ROUNDING = {
     "scaling.num_workers",
     "scaling.use_gpu",
@@ -46,7 +46,7 @@ ROUNDING = {
     "training.gradient_checkpointing",
     "training.torch_compile",
 }
-# Entries of an experiment: description of the derived value, and the fix that keeps it.
+# Entries of an experiment that are derived from fields: what the value counts, and the fix that keeps it.
 STEP_SIZES = {
     "training.utterances_per_step": ("utterances", "--set training.global_batch_size={} keeps them"),
     "training.forward_passes_per_step": (
@@ -64,23 +64,23 @@ OF_STEPS = (
 LENGTH = ("max_steps", "num_train_epochs")
 # The fix for changes after which workers could not load the checkpoint's shards.
 OTHER_SHARDS = (
-    "; a checkpoint's weights go on under another strategy, or in another number of shards, in a new run with a new "
-    "optimizer (--set run.name=… --set run.resume=from:<checkpoint>)"
+    "; to continue a checkpoint's weights under another strategy, or with another number of shards, start a new run "
+    "with a new optimizer (--set run.name=… --set run.resume=from:<checkpoint>)"
 )
-# Key in an experiment: the sources of its model when it began.
+# Key in an experiment for the sources that its model had when it began.
 SOURCES = "model_sources"
-# Fields of the run's identity, and fields that other lines report.
+# Fields that identify the run, and fields whose changes other lines report.
 UNREPORTED = {"run.name", "run.storage_path", "run.resume"} | {f"training.{name}" for name in (*LENGTH, "extend")}
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """The beginning or continuation of a run.
+    """How a run begins or continues.
 
     Attributes:
         config: The config, with the run's values in fields that are null.
         experiment: Id, description and lengths, for the journal.
-        changes: Differences from the previous attempt, a line each; empty if the run begins.
+        changes: Differences from the previous attempt, one line each; empty if the run begins.
     """
 
     config: TrainConfig
@@ -98,10 +98,10 @@ class Continuation:
         return [Length(**item) for item in self.experiment["lengths"]]
 
     def with_sources(self, began_with: Mapping[str, Any] | None, pins: Mapping[str, SourcePin]) -> "Continuation":
-        """Returns a copy that records the sources of the model, as they were when the run began.
+        """Returns a copy that records the model's sources as they were when the run began.
 
-        A source whose content has changed since then is reported: training continues from the run's own checkpoint, but
-        with the current config and tokenizer.
+        `began_with` is None if the run begins now. A source whose content has changed is reported, since training
+        continues from the run's own checkpoint but with the current config and tokenizer.
         """
         records = {name: pin.record for name, pin in pins.items()}
         if began_with is None:
@@ -126,11 +126,11 @@ def decide(
 ) -> Continuation:
     """Decides whether a run may begin or continue, and as which experiment.
 
-    `previous` is the config of the newest attempt, `data_keys` are those of `describe`. `retried`: a service retries
-    this very run, which `resume: never` does not refuse.
+    `previous` is the config of the newest attempt; `data_keys` are those of `describe`. `retried` is True if a service
+    retries the run, which `resume: never` allows.
 
     Raises:
-        ResumeError: the run has checkpoints and `resume: never`, or a begun run cannot make the change.
+        ResumeError: the run has begun and has `resume: never`, or a begun run does not allow the change.
     """
     if not state.has_begun:
         return _begin(state.experiment, config, data_keys)
@@ -157,7 +157,7 @@ def decide(
 
 
 def _difference(name: str, before: object, wanted: object, fields: Mapping[str, tuple[Any, Any]]) -> str:
-    """Returns a line on a difference, by names of fields; `fields` has old and new values of changed fields."""
+    """Returns a line about a difference in an experiment; `fields` has old and new values of changed fields."""
     if name in ("data.train", "data.validation") and before and wanted:
         # Hashes of prepared sets.
         return f"{name}: other recordings, transcripts or ways to prepare them ({before} → {wanted})"
@@ -181,13 +181,13 @@ def known_sources(state: State) -> Mapping[str, Any] | None:
 
 
 def resolve_config(state: State, config: TrainConfig) -> TrainConfig:
-    """Returns the config with its null fields set to the values that they got when the run began."""
+    """Returns the config with null fields set to the values that they had when the run began."""
     known = state.experiment["experiment"] if state.experiment is not None else None
     return resolve_fields(config, cache_url_of(config), known)
 
 
 def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapping[str, str]) -> Continuation:
-    """Continues the experiment of an attempt without a checkpoint if it is equal, since a checkpoint may be staged."""
+    """Begins a run; keeps the id of an equal experiment, whose attempt may have staged a checkpoint."""
     lengths = [_length(config.training)]
     if known is not None:
         before = known["experiment"]
@@ -222,7 +222,7 @@ def _go_on(
         how = f"; the learning rate ({name}) does not depend on it" if is_endless else f" (training.extend {extend})"
         reported.append(f"the run ends at {lengths[-1].text}, not {known[-1].text}{how}")
     if ROUNDING & set(changes):
-        reported.append("sums are made in another order from here on, so that weights are equal up to rounding only")
+        reported.append("sums are computed in another order from here on, so weights are equal only up to rounding")
     return Continuation(config, _experiment(state.experiment["id"], wanted, lengths), tuple(reported))
 
 
@@ -235,7 +235,7 @@ def _length(part: TrainingPart) -> Length:
 
 
 def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]:
-    """Returns the lengths, with the requested one appended if it is new."""
+    """Returns the lengths, with the requested length appended if it is new; raises ResumeError if not allowed."""
     last, asked = known[-1], _length(part)
     if (last.max_steps, last.num_train_epochs) == (asked.max_steps, asked.num_train_epochs):
         return known
@@ -271,10 +271,10 @@ def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> di
     for part, fields in config.model_dump(mode="json", exclude={"trainer", "job"}).items():
         for name, value in fields.items():
             default = type(getattr(config, part)).model_fields[name].get_default(call_default_factory=True)
-            # Like JSON, which has lists only.
+            # A list, as in JSON.
             default = list(default) if isinstance(default, tuple) else default
             before = previous.get(part, {}).get(name, default)
-            # null was resolved to the run's own value.
+            # The value was null, and is now resolved to the run's own value.
             is_resolved = before is None and f"{part}.{name}" in RESOLVED
             if before != value and not is_resolved and f"{part}.{name}" not in UNREPORTED:
                 changes[f"{part}.{name}"] = (before, value)
@@ -282,7 +282,7 @@ def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> di
 
 
 def previous_config(folder: RunFolder, state: State) -> dict[str, Any] | None:
-    """Returns the config of the newest attempt; None if no attempt has written one."""
+    """Returns the config of the newest attempt; None if no attempt has written one. Raises ResumeError if damaged."""
     damaged = []
     for key in (f"{ATTEMPTS}/{state.prepared}/{CONFIG}", CONFIG):
         if state.prepared is not None and folder.storage.exists(key):
@@ -299,7 +299,7 @@ def previous_config(folder: RunFolder, state: State) -> dict[str, Any] | None:
 
 
 def has_ended(state: State, config: TrainConfig) -> bool:
-    """Returns True if a run has reached the last step of the config, and has a result: nothing is left to train."""
+    """Returns True if a run has a result for the config's length, so that nothing is left to train."""
     if state.finished is None:
         return False
     result = state.finished.result
@@ -310,7 +310,7 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
     """Returns True if a run has reached its last step and has the requested result.
 
     Raises:
-        ResumeError: the run has finished with another test set or other decode settings, so its score is another one.
+        ResumeError: the run has finished, but was scored on another test set or with other decode settings.
     """
     if state.finished is None or not has_ended(state, config):
         return False
@@ -325,7 +325,7 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
 
 
 def _decodes_otherwise(result: Mapping[str, Any], config: TrainConfig) -> bool:
-    """Returns True if decode differs from that of a result; files are compared by content as far as it is known."""
+    """Returns True if decode differs from that of a result. Files are compared by content if known, else by name."""
     now = config.decode
     before = type(now).model_validate(result.get("decode", {}))
     files = set(now.files)

@@ -1,4 +1,4 @@
-"""Implements `--debug`: two batches through every stage of a recipe, in one process and in a temporary folder."""
+"""Implements `--debug`: runs two batches through every stage of a recipe, in one process and a temporary folder."""
 
 import shutil
 import sys
@@ -45,9 +45,9 @@ from trainers.training.worker import run_training_worker
 BATCH, STEPS = 2, 2
 # Clips of each split: two batches of two forward passes each, and spare clips that may be too long or too short.
 CLIPS = {"train": 16, "validation": 4, "test": 4}
-# Models with random weights seldom end a hypothesis.
+# Models with random weights rarely generate the end token.
 MAX_TOKENS = 100
-# Options that a CPU does not have, or that would take a minute.
+# Options that CPUs do not support.
 LEFT_OUT = ("tf32", "use_liger_kernel")
 # Models with fewer weights are used as they are.
 LARGE = 5_000_000
@@ -67,7 +67,7 @@ NEW_SIZES = {"d_model": 128, "encoder_layers": 4, "decoder_layers": 2, "ffn_dim"
 
 
 class Stages:
-    """Prints a line with the time of each stage that has ended."""
+    """Prints the time of each stage when it ends."""
 
     def __init__(self) -> None:
         self._first = self._since = time.monotonic()
@@ -85,7 +85,7 @@ class Stages:
 
     def succeeded(self) -> int:
         self.end()
-        self.say(f"all stages work, in {time.monotonic() - self._first:.1f} s; nothing of them is kept")
+        self.say(f"all stages work, in {time.monotonic() - self._first:.1f} s; their output is deleted")
         return 0
 
     def failed(self, error: Exception, exit_code: int) -> int:
@@ -106,14 +106,14 @@ def debug(config: TrainConfig) -> int:
         try:
             _run(config, folder, stages)
         except (StoppedError, Interruption):
-            # The original message names files in the folder.
+            # The original message has paths in the folder, which is deleted.
             stopped = Interruption()
             stopped.left = "nothing of a debug run is kept"
             raise stopped from None
         except RayscribeError as error:
             return stages.failed(error, error.exit_code)
         except Exception as error:
-            # A debug run must find any error, and report its stage.
+            # A debug run must catch any error, and report its stage.
             traceback.print_exc()
             return stages.failed(error, RayscribeError.exit_code)
     return stages.succeeded()
@@ -121,9 +121,9 @@ def debug(config: TrainConfig) -> int:
 
 @contextmanager
 def _isolated() -> Iterator[Path]:
-    """Yields a folder for all output, temporary files included, which is deleted at the end.
+    """Yields a folder for all output, including temporary files, which is deleted at the end.
 
-    Computes in one thread: in steps this small, threads mostly wait for each other.
+    Limits torch to one thread, since in steps this small threads mostly wait for each other.
     """
     before, threads = tempfile.tempdir, torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="rayscribe-debug-") as folder:
@@ -138,7 +138,7 @@ def _isolated() -> Iterator[Path]:
 
 def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
     stages.begin("model")
-    # The small config has other sizes and no warm-up.
+    # Checked before the config gets other sizes and no warm-up.
     refuse_unused_fields(config)
     opened = open_sources(config, pin_sources(config), weights=False)
     with opened.named_in_errors():
@@ -164,7 +164,7 @@ def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
 
 
 class _StagedEngine(LocalEngine):
-    """A LocalEngine that reports the stages, and may stop training after a step, as a request would."""
+    """A LocalEngine that reports the stages, and may stop training after a step, as a stop request would."""
 
     def __init__(self, stages: Stages, *, stop_at: int | None = None, resumed_from: int = 0):
         super().__init__()
@@ -201,7 +201,7 @@ class _Watch(TrainerCallback):
 
 
 def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
-    """Returns the recipe with few clips of each split and two steps, for one CPU, below a folder."""
+    """Returns the recipe for one CPU with few clips of each split and two steps, and its output in a folder."""
     training = config.training
     arguments = {name: value for name, value in training.training_args.items() if name not in LEFT_OUT}
     if "dataloader_num_workers" in arguments:
@@ -209,7 +209,7 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     utterances = training.per_device_train_batch_size
     if training.max_batch_duration_s is None:
         utterances = min(utterances, BATCH)
-    # Otherwise all augmentation recordings would be read, for a cache in a folder that is deleted.
+    # Truncated, since otherwise all augmentation recordings would be read for a cache that is deleted.
     few = source_of(config.data, config.run.storage_options).truncated(CLIPS, folder)
     data = {"cache_dir": None, "max_bad_fraction": 0.5, "fingerprint": "manifest"}
     changes: dict[str, Any] = {
@@ -247,7 +247,7 @@ def _needs_gpu(config: TrainConfig) -> bool:
 
 
 def left_out(config: TrainConfig) -> list[str]:
-    """Returns the fields that are not tried, since a new run in one process on a CPU cannot support them."""
+    """Returns the fields that are not tested, since a new run in one process on a CPU does not support them."""
     asked = {
         "run.resume": config.run.resume.startswith(FROM),
         "scaling": config.scaling != ScalingPart(),
@@ -261,10 +261,10 @@ def left_out(config: TrainConfig) -> list[str]:
 
 
 def tiny_model(model: ModelPart, folder: Path, seed: int, described: ModelPart | None = None) -> tuple[ModelPart, str]:
-    """Makes a model with few weights in a new folder, to replace pretrained weights if those are many.
+    """Replaces a large pretrained model by one with few random weights in a new folder.
 
-    `described` names the folder with the model's description; by default `model` does. Returns the new model part, and
-    a line that describes it.
+    `described` is the model part with the folder of the model's description, by default `model`. Returns the new model
+    part, and a line that describes the new model.
 
     Raises:
         ConfigError: config or processor of the weights cannot be opened.
@@ -312,7 +312,7 @@ def _shrunk(value: Any, name: str = "") -> Any:
 
 
 def _class_of(config: PretrainedConfig) -> Any:
-    """Returns the class that the weights were saved from, so that the same weights are missing as in the original."""
+    """Returns the class from which the weights were saved, so that the same weights are missing as in the original."""
     names = config.architectures or []
     return getattr(transformers, names[0], AutoModel.from_config) if names else AutoModel.from_config
 

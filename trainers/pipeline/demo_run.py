@@ -1,6 +1,6 @@
 """Runs the demo recipe for `python task.py` without arguments, with as many workers as fit on the driver's node.
 
-Workers and preparing tasks run on the driver's node, where a folder is storage for all of them. So the demo needs
+Workers and preparing tasks run on the driver's node, where a local folder is storage for all of them. So the demo needs
 neither a bucket nor a shared disk. Pure, and imports neither Ray nor torch.
 """
 
@@ -21,7 +21,7 @@ ARGUMENTS = ("--config", str(RECIPE))
 NOTICE = f"no arguments: running the demo recipe {RECIPE.name} to its end (python task.py --help lists the arguments)"
 # Memory of one demo worker: imports, weights and a batch, rounded up.
 WORKER_BYTES = 2**30
-# Every node has 1 of its own resource `node:<address>`; reserving this part of it places a worker there.
+# Every node has 1 unit of its own resource `node:<address>`; reserving this fraction of it places a worker there.
 NODE_SHARE = 0.001
 
 
@@ -30,7 +30,7 @@ class DemoPlacement:
     """The placement of the demo.
 
     Attributes:
-        num_workers: Training workers. 0: the driver's node offers Ray no CPU, so the driver trains in its own process.
+        num_workers: Number of training workers; 0 if Ray has no CPU on the driver's node, so that the driver trains.
         node_resources: Resources that every worker and task reserves to be placed on the driver's node.
     """
 
@@ -47,9 +47,9 @@ class DemoPlacement:
 
 
 def place_demo(config: TrainConfig, node: Mapping[str, float]) -> DemoPlacement:
-    """Fits the recipe to a node. Global batch size and order of the utterances stay those of the recipe.
+    """Fits the recipe to a node; keeps the global batch size and the order of the utterances.
 
-    `node` has the logical resources of the driver's node as Ray counts them; memory in bytes.
+    `node` has the logical resources of the driver's node, as Ray counts them; memory is in bytes.
     """
     global_batch = config.scaling.max_workers * config.training.per_device_train_batch_size
     cpus = node.get("CPU", 0.0)

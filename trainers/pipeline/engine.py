@@ -1,4 +1,4 @@
-"""Engines, which run preparing, training and scoring: interface and local engine. On Ray, see `ray_engine`."""
+"""The interface of engines, which run preparing, training and scoring, and the local engine; for Ray, `ray_engine`."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -17,20 +17,20 @@ Made = TypeVar("Made")
 
 
 class Engine(Protocol):
-    """Runs preparing, training and scoring: on Ray (`ray_engine`), or in this process."""
+    """Interface of engines, which run preparing, training and scoring on Ray (`ray_engine`) or on this machine."""
 
     @property
     def run_shard_tasks(self) -> Runner:
         """Runs the tasks that prepare data."""
 
     def run_on_main_process(self, make: Callable[[], Made]) -> Made:
-        """Returns the result of `make`, called in one process, to all processes that call this."""
+        """Calls `make` in one process, and returns its result in every process that calls this method."""
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
-        """Refuses a config that can never run here; `trains` is False for preparing and scoring alone."""
+        """Refuses a config that can never run here; `trains` is False for preparing or scoring without training."""
 
     def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
-        """Runs the workers of a training or a scoring until they end; restarts them where a retry may help.
+        """Runs the workers of a training or a scoring until they end; restarts them if a retry may help.
 
         Raises:
             Interruption: a stop was requested while there was no checkpoint to wait for.
@@ -50,7 +50,7 @@ class LocalEngine:
         return made
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
-        """Refuses to train in another number of processes than the config's workers, for which batches are planned."""
+        """Refuses to train in a number of processes other than the config's workers, for which batches are planned."""
         processes, workers = LocalSession.of_this_process(self._backend).world_size, config.scaling.num_workers
         if trains and not config.scaling.min_workers <= processes <= config.scaling.max_workers:
             raise ConfigError(

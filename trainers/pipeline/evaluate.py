@@ -34,7 +34,7 @@ from trainers.storage import open_storage
 from trainers.training.callbacks import VALIDATION
 from trainers.training.tasks import ScoreTask
 
-# Models that output nothing, or anything at all, have about 100.
+# Models that output nothing, or unrelated text, have about 100.
 _USELESS_PERCENT = 90.0
 
 
@@ -43,8 +43,8 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        totals: Totals of the split that was scored last: test, or validation without a test split.
-        best_step: Optimizer steps of the scored checkpoint if a later one was worse on the validation set, else None.
+        totals: Totals of the split that was scored last: test or, without a test split, validation.
+        best_step: Step of the scored checkpoint if later checkpoints were worse on the validation set, else None.
     """
 
     folder: str
@@ -57,7 +57,7 @@ class RunResult:
     def headline(self) -> str:
         """`WER 4.2% on test (200 utterances) · normalizer basic 1 · <folder>`, or `(199 of 200 utterances)`.
 
-        For a model that is trained at a shorter context than its own, also the score at its own: `· at 30 s: WER 4.5%`.
+        For a model that is trained at a shorter context, also has the score at its full context: `· at 30 s: WER 4.5%`.
         """
         requested, scored, language = self.totals["utterances"], self.totals["scored"], self.model.language
         of_all = "" if scored == requested else f"{scored} of "
@@ -68,7 +68,7 @@ class RunResult:
 
     @property
     def warning(self) -> str | None:
-        """A warning if the model recognizes next to nothing, else None."""
+        """A warning if the model recognizes hardly any words, else None."""
         rate = self.totals.get(ranking_rate(self.model.language))
         if rate is None or rate < _USELESS_PERCENT:
             return None
@@ -81,7 +81,7 @@ class RunResult:
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbest: int | None = None) -> RunResult:
     """Scores a model on a split of the config's data, and writes the result to a new folder under the storage path.
 
-    `model` is a run folder, a folder or URL of a model, or a Hub id; `nbest` is the number of hypotheses of each
+    `model` is a run folder, a folder or URL of a model, or a Hub id; `nbest` is the number of hypotheses for each
     utterance, by default 1.
 
     Raises:
@@ -123,7 +123,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
 
 
 def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]) -> DecodePart:
-    """Finds weights that do not fit their config, and a language without a token, before anything is prepared.
+    """Refuses weights that do not fit their config, and languages without a token, before anything is prepared.
 
     Returns the decode part as parsed by the model's family.
     """
@@ -134,7 +134,7 @@ def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]
             adapter = _described_adapter(config, model, Path(folder))
             opened = adapter or open_sources(source, pin_sources(source), weights=False)
         except StorageError:
-            # Workers open the model again, and may have files that this node does not have.
+            # Workers open the model again, and their nodes may have files that this node does not have.
             return config.decode
         try:
             part = model_config_for_scoring(config.model, str(opened.folder))
@@ -162,7 +162,7 @@ def _described_adapter(config: TrainConfig, model: str, folder: Path) -> OpenedM
 def _choice(part: DecodePart) -> str:
     fields = ", ".join(f"decode.{name}" for name in part.tuned)
     return (
-        "decode's setting is chosen on it: name one (--set data.validation=my/valid.csv), or give one value each for "
+        "the decode setting is chosen on it: add --set data.validation=my/valid.csv, or give one value each for "
         f"{fields}"
     )
 

@@ -1,4 +1,4 @@
-"""Describes what makes two runs the same experiment: all that changes the mathematics, and nothing else. Pure."""
+"""Describes what makes two runs the same experiment: everything that changes the computation, nothing else. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,10 @@ from trainers.scoring.ranking import ranking_rate
 from trainers.training.planning import batch_shape
 
 BEGAN_FROM = "run.resume"
-# Only if a checkpoint has a shard for each of the workers.
+# Part of the experiment only if checkpoints have a shard for each worker.
 SHARDS = "scaling.num_workers"
 _DATA = "mix_temperature fingerprint use_language_column too_long_eval min_duration_s max_duration_s"
-# Fields of each part that are compared as they are. None: all but those of OUTSIDE_EXPERIMENT.
+# Fields of each part that are compared as they are; None for all fields except those of OUTSIDE_EXPERIMENT.
 FIELDS: Mapping[str, set[str] | None] = {
     "run": {"seed"},
     "data": {*_DATA.split()},
@@ -26,7 +26,7 @@ FIELDS: Mapping[str, set[str] | None] = {
 OUTSIDE_EXPERIMENT = {
     # Controls which files may be opened, not their content.
     "model": {"allow_pickle"},
-    # What may change within a run: its length, intervals, reports and speed.
+    # May change within a run: length, intervals, reports and speed.
     "training": {
         "max_steps",
         "num_train_epochs",
@@ -43,11 +43,11 @@ OUTSIDE_EXPERIMENT = {
         "per_device_train_batch_size",
         "global_batch_size",
         "gradient_accumulation_steps",
-        # Compared one by one, without those that only affect loading and logging.
+        # Compared argument by argument, except those that only affect loading and logging.
         "training_args",
     },
 }
-# Fields whose null means: as the run began, or the default of new runs.
+# Fields in which null means the value with which the run began or, for a new run, the default.
 RESOLVED = (
     "data.normalizer",
     "data.use_language_column",
@@ -59,10 +59,10 @@ OUTSIDE_EXPERIMENT_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm"
 
 
 def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str | None = None) -> dict[str, Any]:
-    """Returns the experiment of a resolved config as flat names and values, for comparing and for showing differences.
+    """Returns the experiment of a resolved config as flat names and values, to compare and to show differences.
 
-    `data_keys` has the hash of the prepared set of each split and, by field, of the content of each file that is known.
-    `began_from` is the origin of a continued run, if the config does not name it again.
+    `data_keys` has the hash of the prepared set of each split and, by field, the content hash of each known file.
+    `began_from` is the checkpoint that a continued run began from, if the config does not have it again.
     """
     shape = batch_shape(config, config.scaling.max_workers)
     resume = config.run.resume
@@ -70,8 +70,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         BEGAN_FROM: resume if resume.startswith(FROM) else began_from,
         "data.train": data_keys["train"],
         "data.mix": [[member.name, member.weight] for member in config.data.mix] or None,
-        # Chooses the best checkpoint: scores of two validation sets, or of two ways to score, cannot be ranked
-        # together.
+        # Chooses the best checkpoint; scores on two validation sets, or made in two ways, cannot be compared.
         "data.validation": data_keys["validation"],
         "data.normalizer": str(normalizer_named(config.data.normalizer_name)),
         # Source of the metric that ranks checkpoints, if it is not an error rate; other metrics may change.
@@ -92,7 +91,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
 
 
 def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any] | None) -> TrainConfig:
-    """Returns the config with a value in each field whose null means: as the run began, or the default of new runs.
+    """Returns the config with a value in each of the RESOLVED fields that is null: the run's own, or the default.
 
     `known` is the description of the run's experiment; None for a new run.
     """
@@ -118,7 +117,7 @@ def _normalizer(config: TrainConfig, known: Mapping[str, Any] | None) -> str:
 
 
 def fill_missing_content_hashes(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a description with file hashes that only the other one has, since not all files are read each time."""
+    """Returns `one` with the file hashes that only `other` has, since not all files are read each time."""
     unknown = {name for name in other.keys() - one.keys() if name.endswith(content_name(""))}
     return {**one, **{name: other[name] for name in unknown}}
 
@@ -135,5 +134,5 @@ def fill_new_fields(before: Mapping[str, Any], wanted: Mapping[str, Any], config
 
 
 def content_name(name: str) -> str:
-    """Returns the name, in a description, of the content of a file that a field names."""
+    """Returns the name that a description uses for the content of a field's file."""
     return f"{name}.content"

@@ -33,10 +33,10 @@ def fit(
 ) -> RunResult:
     """Runs one experiment from manifests to an exported, scored model; continues it if it was interrupted.
 
-    The config must have `run.name`, and absolute paths; for the other arguments see `AttemptRequest`. Errors are raised
-    before training wherever possible.
+    The config must have `run.name` and absolute paths; for the other arguments see `AttemptRequest`. Errors are raised
+    before training if possible.
     """
-    # Rank 0's config, since a name that is made from the time may differ between ranks.
+    # All ranks use rank 0's config, since a name that is made from the time may differ between ranks.
     config = engine.run_on_main_process(lambda: config)
     folder = RunFolder.of(config)
     with FinalStatus(config, folder, attempt) as final, ExitStack() as stack:
@@ -56,10 +56,10 @@ def fit(
             log.add(result.headline)
         if config.hub.push and is_main_process():
             final.headline += _push(config, folder, final.attempt)
-    # A run that finished earlier may have ended without its page.
+    # A run that finished earlier may lack its page.
     if is_main_process() and (task is not None or not folder.storage.exists(layout.REPORT)):
         with writing_page("the run", folder.url):
-            # Imported here: plotting is slow to load, and needed once.
+            # Imported here, since plotting is slow to load and needed once.
             from trainers.scoring.report.page import write_report  # noqa: PLC0415
 
             write_report(folder)
@@ -67,9 +67,9 @@ def fit(
 
 
 def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
-    """Pushes the run's model to the Hub unless it is there; returns a suffix for the headline if the push fails.
+    """Pushes the run's model to the Hub unless it is there. Returns a suffix for the headline, "" after success.
 
-    A failed push never fails the run.
+    A failed push does not fail the run.
     """
     try:
         if is_pushed(Journal(folder).read(), config.hub, folder.name):

@@ -1,4 +1,4 @@
-"""launch(config): begins an attempt of a program, runs it on all workers, and records its result. Imports no torch."""
+"""launch(config): begins an attempt, runs its program on all workers, and records the result. Imports no torch."""
 
 import shlex
 import uuid
@@ -58,10 +58,10 @@ def launch(
     attempt: int | None = None,
     expected: str | None = None,
 ) -> LaunchResult:
-    """Runs one program; continues from its own last checkpoint if it was interrupted.
+    """Runs one program; if it was interrupted, it continues from its own last checkpoint.
 
-    The config has `run.name`. `base` is the folder of the program, unless it is in a package that each worker has, and
-    `package` the id of its files, by default the hash of the files in `base`. For the others see `AttemptRequest`.
+    The config must have `run.name`. `base` is the program's folder; None if each worker has it in a package. `package`
+    is the id of its files, by default the hash of the files in `base`. For other arguments see `AttemptRequest`.
     """
     folder = RunFolder.of(config)
     open_storage(storage_path_of(config), config.run.storage_options).check_writable()
@@ -111,7 +111,7 @@ def _begin(config: ScriptConfig, journal: Journal, request: AttemptRequest) -> D
 
 
 def _other_command(config: ScriptConfig, state: State) -> str | None:
-    """Returns the command of the run if the config has another one."""
+    """Returns the run's command if it differs from the config's; None if they are equal or it has none."""
     before = (state.experiment or {}).get("command")
     return shlex.join(before) if before is not None and before != list(config.script.command) else None
 

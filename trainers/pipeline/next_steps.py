@@ -17,7 +17,7 @@ OF_TRAINING = frozenset(("run.name", *(f"training.{name}" for name in _TRAINING.
 def next_steps(
     verb: str, command: Sequence[str], config: TrainConfig, folder: str, split: str, best_step: int | None = None
 ) -> Iterator[str]:
-    """Yields lines to print after a command; for its result see `RunResult`.
+    """Yields lines to print after a command; for `folder`, `split` and `best_step` see `RunResult`.
 
     `command` has the user's words after the verb: the recipe, and options that all verbs accept.
     """
@@ -43,7 +43,7 @@ def next_steps(
 
 
 def _line(verb: str, words: Iterable[str], dropped: Collection[str] = ()) -> str:
-    """Returns a command with only the last override of each field, and without those of the dropped fields."""
+    """Returns a command with only the last override of each field, and no overrides of the dropped fields."""
     kept: dict[object, list[str]] = {}
     rest = iter(words)
     for place, word in enumerate(rest):

@@ -40,7 +40,7 @@ def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = S
 
 
 def check_storage(config: TrainConfig) -> None:
-    """Checks within seconds that the storage can be written; called before requests that would wait for it longer."""
+    """Checks within seconds that the storage is writable; called before requests that would wait longer for it."""
     open_storage(storage_path_of(config), config.run.storage_options).check_writable()
 
 
@@ -63,7 +63,7 @@ def open_config_mixed(config: TrainConfig) -> list[SourceSplit]:
 
 
 def check_languages(config: TrainConfig, family: Family[Any], sources: Sequence[SourceSplit], processor: Any) -> None:
-    """Raises ConfigError for clips in a language that the model does not know."""
+    """Raises ConfigError if a clip has a language that the model does not know."""
     for source in sources:
         try:
             language_prefixes(family, processor, languages_in(source.table), config.model.language)
@@ -86,7 +86,7 @@ class OpenedData:
 
     @classmethod
     def of(cls, config: TrainConfig, *, trains: bool = True) -> Self:
-        """Opens the data that a config names; without training, recordings to mix may be missing."""
+        """Opens the data of a config; without training, recordings to mix may be missing."""
         mixed: Sequence[SourceSplit] = ()
         try:
             mixed = open_config_mixed(config)
@@ -95,7 +95,7 @@ class OpenedData:
                 raise
         contents = {}
         for name in config.model.files:
-            # If a file is missing, a run that has read it continues without; for another run, the family reports it.
+            # A run that has read a file before continues without it; for other runs, the family reports it missing.
             with suppress(OSError):
                 if (location := getattr(config.model, name)) is not None:
                     contents[f"model.{name}"] = hashlib.sha256(Path(location).read_bytes()).hexdigest()
@@ -107,7 +107,7 @@ class OpenedData:
         return {**self.contents, **prepared, **{source.split: source.fingerprint for source in self.mixed}}
 
     def changed_recordings(self, config: TrainConfig, state: State) -> str:
-        """Lists the recordings that have changed since the run began, for a message; "" if not known."""
+        """Returns lines for a message with the recordings that changed since the run began; "" if none is known."""
         known = state.experiment["experiment"] if state.experiment is not None else {}
         names = [(source, f"data.{source.split}") for source in self.sources]
         names += [(source, content_name(source.split)) for source in self.mixed]
@@ -121,7 +121,7 @@ class OpenedData:
         return "".join(lines)
 
     def slices(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yields the values of scored clips in `data.slice_columns`; warns about columns that a split lacks."""
+        """Yields the values of scored clips in `data.slice_columns`; warns about columns without values in a split."""
         for source in self.sources:
             if source.split == "train":
                 continue
@@ -139,7 +139,7 @@ class OpenedData:
                 yield {"split": source.split, "id": id, "values": values}
 
     def prepare(self, config: TrainConfig, engine: Engine, show: Callable[[str], None]) -> dict[str, PreparedSet]:
-        """Prepares the splits, and stores fingerprints by which later changes of their recordings can be named."""
+        """Prepares the splits, and stores fingerprints that later show which recordings have changed."""
         sets, cache = prepare_splits(config, self.sources, engine, show), _cache_of(config)
         for source in (*self.sources, *self.mixed):
             key = sets[source.split].key if source.split in sets else source.fingerprint
@@ -150,7 +150,7 @@ class OpenedData:
 def prepare_splits(
     config: TrainConfig, sources: Sequence[SourceSplit], engine: Engine, show: Callable[[str], None] = lambda _: None
 ) -> dict[str, PreparedSet]:
-    """Prepares opened sources; `show` is called with the progress."""
+    """Prepares opened sources; calls `show` with lines about the progress."""
     return {source.split: _prepare(config, source, engine, show) for source in sources}
 
 
@@ -181,7 +181,7 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
         for part in prepared.parts:
             with writing_page("a prepared set", part.url):
                 if not part.storage.exists(REPORT):
-                    # Imported here: plotting is slow to load, and needed once per set.
+                    # Imported here, since plotting is slow to load and needed once per set.
                     from trainers.scoring.report.data_section import prepared_html  # noqa: PLC0415
 
                     part.storage.write_bytes(REPORT, prepared_html(part).encode())
@@ -190,7 +190,7 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
 
 @contextmanager
 def writing_page(what: str, url: str) -> Iterator[None]:
-    """Writes a page in a block, whose failure is only a warning."""
+    """Turns errors of the block, which writes a page, into a warning."""
     try:
         yield
     except Exception as error:

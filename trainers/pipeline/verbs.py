@@ -1,6 +1,6 @@
 """Runs the verbs of `task.py`, each on the engine that its config needs: local workers start faster than Ray.
 
-Libraries that take seconds to load are loaded here, once the config has been checked.
+Libraries that take seconds to load are loaded here, after the config is checked.
 """
 
 import os
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 USUAL_RESOURCES = {"CPU"}
 LIBRARIES = "loading torch and transformers"
-# Imports of a worker on this machine, by itself or by accelerate if deepspeed is installed.
+# Modules that a worker on this machine imports; accelerate imports deepspeed if it is installed.
 WORKERS_IMPORT = (f"{__package__}.on_machine.worker_group", "deepspeed")
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a verb; `changed` has the overrides of the config, for the record."""
+    """A call of a verb; `changed` has the overrides of the config, for the journal."""
 
     given: TaskArguments
     config: TrainConfig
@@ -73,7 +73,7 @@ def evaluate(call: Call, engine: "Engine") -> "RunResult":
 
 
 def prepare(call: Call, engine: "Engine") -> "dict[str, PreparedSet]":
-    """Decodes and stores each split that is not stored yet; raises ConfigError if the config names no data."""
+    """Decodes and stores each split that is not stored yet; raises ConfigError if the config has no data."""
     from trainers.data.text_report import report_of  # noqa: PLC0415
     from trainers.pipeline.splits import prepare_all  # noqa: PLC0415
 
@@ -102,7 +102,7 @@ def reason_for_ray(
 ) -> str | None:
     """Returns why a command runs on Ray, for a message; None if it runs in processes of this machine.
 
-    The command line may have an address, and `asked` with --ray; this process may have joined a Ray before.
+    `address` and `asked` are --address and --ray; `has_joined` is True if this process has already joined a Ray.
     """
     strange = sorted(scaling.worker_resources.keys() - USUAL_RESOURCES)
     reasons = {
@@ -120,7 +120,7 @@ def reason_for_ray(
 
 
 def engine_line(reason: str | None) -> str:
-    """Returns a line with the choice, its reason, and how to choose the other engine."""
+    """Returns a line with the engine, the reason, and how to choose Ray instead of this machine's processes."""
     if reason is not None:
         return f"engine: Ray ({reason})"
     return "engine: processes of this machine, without Ray, which nothing here needs (--ray: on Ray)"
@@ -137,7 +137,7 @@ def crowding(workers: int, each: int, cpus: int) -> str | None:
 
 
 def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Result:
-    """Runs a verb on Ray if something needs it (`needs_ray` names it), else in processes of this machine."""
+    """Runs a verb on Ray if `needs_ray` has a reason, else in processes of this machine."""
     given, config = call.given, call.config
     if given.ray is False:
         _load(call)
@@ -191,7 +191,7 @@ def _joined_ray(config: AnyConfig, address: str | None, meanwhile: Callable[[], 
 
 
 def _load(call: Call) -> None:
-    """Loads torch, transformers and the modules that use them, and lets them check the arguments of a training."""
+    """Loads torch, transformers and the modules that use them, and checks the arguments of a training."""
     show(Stage("imports", LIBRARIES))
     from trainers.training.arguments import check_arguments, check_trackers  # noqa: PLC0415
 
@@ -208,7 +208,7 @@ def _local_engine(config: TrainConfig) -> "LocalEngine":
 
 
 def _machine_engine(call: Call) -> "Engine":
-    """Returns an engine of local processes, which import their modules while this process does."""
+    """Returns an engine of local processes, which import their modules while this process imports its own."""
     from trainers.pipeline.on_machine.process_server import start_server, threads_of  # noqa: PLC0415
 
     scaling = call.config.scaling

@@ -13,7 +13,7 @@ from trainers.run_folder.journal import State, publish
 from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
 from trainers.run_folder.staging import staged_checkpoints_of_run
 
-# Key in an experiment: the kind of its run. A training has no such entry.
+# Key in an experiment for the kind of its run; a training has no such entry.
 TRAINER, TRAINING = "trainer", "huggingface"
 
 
@@ -22,9 +22,9 @@ class AttemptRequest:
     """A request for the next attempt of a run.
 
     Attributes:
-        overrides: The command line's changes, for the record.
-        number: The attempt's number if a service counts; the attempt takes over from all before. None: the next.
-        expected: A checkpoint that the run must have, according to the service. None: none is known.
+        overrides: The overrides of the command line, for the run folder.
+        number: The attempt's number if a service counts, which takes over from all earlier ones; None for the next.
+        expected: A checkpoint that the run must have, according to the service; None if none is known.
     """
 
     folder: RunFolder
@@ -44,7 +44,7 @@ class AttemptRequest:
         return self.number is not None and self.number > 1
 
     def check(self, state: State) -> None:
-        """Refuses a state of the run's journal on which no attempt may begin."""
+        """Raises an error if no attempt may begin on this state of the run's journal."""
         refuse_superseded(self.folder, state, self.number)
         refuse_another_trainer(state, self.folder, self.trainer)
         refuse_without_journal(state, self.folder)
@@ -67,14 +67,14 @@ class AttemptRequest:
 
 
 def enter_prepared(driver: Driver, processor: int | None = None, mix: Mapping[str, Any] | None = None) -> None:
-    """Makes the run folder show a completely written attempt; `processor` is the attempt that holds the processor."""
+    """Makes the run folder show a completely written attempt; `processor` is the attempt that has the processor."""
     prepared = {"kind": "prepared", "attempt": driver.attempt, "processor": processor}
     driver.append(lambda _: {**prepared, "mix": mix} if mix is not None else prepared)
     publish(driver.folder, driver.journal)
 
 
 def refuse_another_trainer(state: State, folder: RunFolder, trainer: str) -> None:
-    """Raises ResumeError for the folder of a run of another kind."""
+    """Raises ResumeError if the folder has a run of another kind."""
     if state.experiment is not None and (known := state.experiment.get(TRAINER, TRAINING)) != trainer:
         raise ResumeError(
             f"{folder.url}: holds a run with trainer: {known}, and this recipe has trainer: {trainer}: name another "
@@ -87,7 +87,7 @@ def refuse_without_journal(state: State, folder: RunFolder) -> None:
     if state.number == 0 and (folder.storage.exists(RESULT) or folder.storage.list_folders(CHECKPOINTS)):
         raise ResumeError(
             f"{folder.url}: holds checkpoints or a result but no journal, so it is not known which of them count; "
-            "name another run (--set run.name=…), starting from one of them where wanted (--set run.resume=from:…)"
+            "name another run (--set run.name=…); --set run.resume=from:… starts it from one of them"
         )
 
 

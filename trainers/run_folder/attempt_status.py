@@ -1,9 +1,9 @@
 """Status and logs that an attempt writes while it runs. Imports no torch.
 
-attempts/<k>/status.json                   replaced every few seconds, see `StatusWriter`; last by `FinalStatus`
+attempts/<k>/status.json                   replaced every few seconds by `StatusWriter`, at the end by `FinalStatus`
 attempts/<k>/logs/rank-<r>-<group>.log     output of a worker, see `worker_logs`
 attempts/<k>/logs/driver.log               output of the driver, once the service has archived it; further pieces
-                                           of a long one are driver-1.log, driver-2.log, …
+                                           of a long output are driver-1.log, driver-2.log, …
 """
 
 import json
@@ -30,13 +30,13 @@ from trainers.storage.json_files import finite
 STATUS = "status.json"
 LOGS = "logs"
 DRIVER_LOG = "driver"
-# Far more than any status; a file that something else wrote may be of any size.
+# Far more than any status has; a file that another program wrote may have any size.
 MAX_STATUS_BYTES = 256 << 10
 MAX_WERS = 100
 _WORKER_LOG = re.compile(r"rank-(\d+)-([^/]+)\.log")
 
 WRITE_INTERVAL_S = 2.0
-# Written again unchanged after this time, so that a reader can distinguish a long step from a dead process.
+# An unchanged status is written again after this time, so that readers can tell a long step from a dead process.
 HEARTBEAT_S = 20.0
 # How long the last write may delay the end of a process.
 JOIN_TIMEOUT_S = 15.0
@@ -63,7 +63,7 @@ def worker_log_key(attempt: int, rank: int, group: str) -> str:
 
 
 def driver_log_key(attempt: int, piece: int = 0) -> str:
-    """Returns the key of an archived driver log in the run folder: its first piece, or a further one."""
+    """Returns the key of piece number `piece` (from 0) of an archived driver log in the run folder."""
     name = f"{DRIVER_LOG}-{piece}" if piece else DRIVER_LOG
     return f"{ATTEMPTS}/{attempt}/{LOGS}/{name}.log"
 
@@ -79,7 +79,7 @@ def worker_logs(folder: RunFolder, attempt: int) -> list[tuple[int, str, str]]:
 
 
 def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
-    """Returns an attempt's last status, see `StatusWriter.update`; None if there is no valid one."""
+    """Returns an attempt's last status, see `StatusWriter.update`; None if it is missing or invalid."""
     key = status_key(attempt)
     if not folder.storage.exists(key):
         return None
@@ -90,31 +90,31 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
     return status if isinstance(status, dict) else None
 
 
-# The WER of a validation, and that at the full context if scored. Percent.
+# The WER of a validation in percent, and its WER at the full context; None if not scored.
 Wers = tuple[float, float | None]
 
 
 def validated_wers(folder: RunFolder, state: State, last_step: int) -> list[Wers]:
-    """Returns the WERs of each validation of the run up to a step, in their order."""
+    """Returns the WERs of each validation of the run up to a step, in order."""
     lines = map(json.loads, deduplicate(accepted_metrics(folder, state)).splitlines())
     return _wers(line for line in lines if line["step"] <= last_step)
 
 
 def best_of(found: Iterable[Wers]) -> dict[str, float]:
-    """Returns the known values of `best_wer` and, of the same validation, `best_full_context_wer`."""
+    """Returns `best_wer` and, of the same validation, `best_full_context_wer`, each if known."""
     best = min(found, key=lambda pair: pair[0], default=(None, None))
     names = ("best_wer", "best_full_context_wer")
     return {name: wer for name, wer in zip(names, best, strict=True) if wer is not None}
 
 
 def scores_of(state: State, validated: Iterable[Wers] = ()) -> dict[str, float]:
-    """Returns the known values of `best_wer` of all validations and `test_wer`, both also at the full context. Percent.
+    """Returns `best_wer` of all validations and `test_wer`, both also at the full context, each if known. Percent.
 
-    `validated` are WERs from other sources: the checkpoint with the best WER is not kept if another metric ranks.
+    `validated` are WERs from the metrics, since the checkpoint with the best WER is not kept if another metric ranks.
     """
     result = state.finished.result if state.finished is not None else {}
     of_program = {"eval_wer": (result.get("metrics") or {}).get("wer")}
-    # First the final score, which is at the full context in any case.
+    # The final score comes first, since it always has the full context.
     found = _wers([result.get("validation") or {}, *(each.metrics for each in state.checkpoints), of_program])
     tested = result.get("test") or {}
     scores = {"test_wer": tested.get("wer"), "test_full_context_wer": (tested.get("full_context") or {}).get("wer")}
@@ -122,7 +122,7 @@ def scores_of(state: State, validated: Iterable[Wers] = ()) -> dict[str, float]:
 
 
 def restarts_of(state: State, attempt: int) -> dict[str, Any]:
-    """Returns the number of worker restarts of an attempt and the last reason, for a status; empty without restarts."""
+    """Returns fields of a status: an attempt's number of worker restarts, and the last reason. Empty without any."""
     groups = [group for group in state.groups if group.attempt == attempt]
     return {"restarts": len(groups) - 1, "restart_reason": groups[-1].reason} if len(groups) > 1 else {}
 
@@ -133,10 +133,10 @@ def _wers(found: Iterable[Mapping[str, Any]]) -> list[Wers]:
 
 
 class StatusWriter:
-    """Writes an attempt's status in a thread; nothing if the attempt has no number yet.
+    """Writes an attempt's status in a thread; writes nothing if the attempt has no number yet.
 
-    A slow or unavailable storage does not delay the attempt. With `after_workers`, fields of the workers' last status
-    that this writer does not set are kept: the progress of training.
+    A slow or unavailable storage does not delay the attempt. With `after_workers`, keeps fields of the workers' last
+    status that this writer does not set, such as the progress of training.
     """
 
     def __init__(self, folder: RunFolder, attempt: int | None, *, after_workers: bool = False):
@@ -162,13 +162,13 @@ class StatusWriter:
             self._thread.join(JOIN_TIMEOUT_S)
 
     def update(self, phase: Phase, **numbers: Any) -> None:
-        """Changes the status; a new phase is written at once.
+        """Changes the status; a new phase is written immediately.
 
-        `numbers` are those that have changed of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of
-        the last validation), `wers` (of the last MAX_WERS validations), `best_wer` (of all of them), `test_wer`,
-        `best_full_context_wer` and `test_full_context_wer`, `eta_s`, `checkpoint_s` (seconds that storing the last
-        checkpoint took), `workers` (of an elastic run), those of `restarts_of`, and `detail`, which is valid until the
-        next change.
+        `numbers` are the changed values among `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of
+        the last validation), `wers` (of the last MAX_WERS validations), `best_wer` (of all validations), `test_wer`,
+        `best_full_context_wer` and `test_full_context_wer`, `eta_s`, `checkpoint_s` (time that storing the last
+        checkpoint took), `workers` (of an elastic run), those of `restarts_of`, and `detail`, which the next change
+        replaces.
         """
         with self._condition:
             self._urgent = self._urgent or phase != self._status.get("phase")
@@ -207,12 +207,12 @@ class StatusWriter:
             status = {name: finite(value) for name, value in {**status, "at_s": time.time()}.items()}
             self._folder.storage.write_bytes(status_key(self._attempt), json.dumps(status, allow_nan=False).encode())
         except StorageError:
-            # Other code reports an unavailable storage; a status is not worth failing an attempt.
+            # Other code reports an unavailable storage; an attempt does not fail because of its status.
             return
 
 
 class FinalStatus:
-    """Surrounds all of an attempt; writes its last status, with the headline: its result in one line."""
+    """Wraps a complete attempt, and writes its last status, with its result in one line (`headline`)."""
 
     def __init__(self, config: AnyConfig, folder: RunFolder, attempt: int | None):
         self.attempt, self.headline = attempt, ""
@@ -224,7 +224,7 @@ class FinalStatus:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Writes the last status, on the main process only; sets the text of an Interruption about what the run has."""
+        """Writes the last status, on the main process only; makes an Interruption say how to continue the run."""
         if isinstance(error, Interruption):
             error.left = self._left()
         # Another attempt may have this attempt's number by now.
@@ -254,7 +254,7 @@ class FinalStatus:
             if isinstance(self._config, ScriptConfig):
                 return "no checkpoint was made; the same command starts the program again"
             return f"the prepared data stays in {cache_url_of(self._config)}; the same command continues from there"
-        # Sorted by step.
+        # The last has the most steps.
         newest, folder = checkpoints[-1].name, self._folder.storage.url(CHECKPOINTS)
         again = same_command(str(self._config.run.name))
         return f"{newest} is in {folder}; {again}, or `rayscribe resume`, continues from there"

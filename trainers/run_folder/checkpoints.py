@@ -1,4 +1,4 @@
-"""Checkpoints of a run: uploaded during training, retained by score over all attempts, fetched and verified.
+"""Checkpoints of a run, which are uploaded during training, retained by score over all attempts, and verified.
 
 Training completes a checkpoint on the node's own disk (`staging.stage`). A thread (`Uploader`) copies its files to the
 run folder, then MANIFEST.json with sizes and SHA-256, and finally adds the checkpoint to the journal. The next worker
@@ -24,24 +24,24 @@ from trainers.run_folder.staging import NodePart, read_staged
 from trainers.storage import Storage, sha256_of
 
 MANIFEST = "MANIFEST.json"
-# Files of a checkpoint that a node other than the main process's has stored; the manifest has them too.
+# Lists the files of a checkpoint that a node without the main process has stored; the manifest has them too.
 PART = "PART-{}.json"
 POLL_S = 0.2
-# The manifest of a quarantined checkpoint is renamed to this; its files stay for inspection.
+# Name of the manifest of a quarantined checkpoint, whose files stay for inspection.
 DAMAGED = "DAMAGED.json"
-# Lines of metrics up to the checkpoint's step that were not yet in the run folder's storage.
+# Has the lines of metrics up to the checkpoint's step that were not yet in the run folder's storage.
 UNWRITTEN_METRICS = "unwritten-metrics.jsonl"
-# Files that only training needs to continue; the optimizer's is twice the size of the model.
+# Files that are needed only to continue training; the optimizer's is twice as large as the model.
 TRAINING_STATE = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json", "original.json", UNWRITTEN_METRICS}
-# In an adapter's checkpoint, BASE is the weights it was trained on; ORIGINAL, in checkpoints of models whose loss
-# compares them with the initial weights, is those weights. `folder` in these files names a run's own weights, in a
-# folder next to the checkpoints.
+# BASE, in an adapter's checkpoint, identifies the base weights. ORIGINAL, in checkpoints of models whose loss compares
+# them with the initial weights, identifies the initial weights. If these are the run's own, `folder` in these files is
+# their folder, next to the checkpoints.
 BASE, ORIGINAL = "base.json", "original.json"
-# Written last.
+# The file of such a folder that is written last.
 _BASE_COMPLETE = "config.json"
 _BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
 _WEIGHTS = re.compile(rf"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin|adapter_config\.json|{re.escape(BASE)}")
-# Files of DeepSpeed: each rank's shard, the name of the current one, and programs that merge shards.
+# Files of DeepSpeed: each rank's shard, the name of the current step's folder, and programs that merge shards.
 _DEEPSPEED = r"global_step\d+/.*|latest|zero_to_\w+\.py"
 # Files of FSDP2: each rank's shards, and their metadata.
 _FSDP = r"(pytorch_model_fsdp|optimizer)(_0/.*|\.bin)"
@@ -63,11 +63,11 @@ class RetentionPolicy:
     score_order: Literal["min", "max"] = "min"
 
     def best(self, checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-        """Returns the checkpoint with the best score, the newest of equal ones; None if there is none."""
+        """Returns the checkpoint with the best score, of ties the newest; None if no checkpoint has a score."""
         return next(iter(self._ranked(checkpoints)), None)
 
     def surplus(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """Returns the checkpoints that are neither among the best nor the newest, from which training would resume."""
+        """Returns the checkpoints to delete: all but the best ones and the newest, from which training would resume."""
         if self.num_to_keep is None or not checkpoints:
             return []
         # Programs may not report any scores.
@@ -77,16 +77,15 @@ class RetentionPolicy:
         return [item for item in checkpoints if item.name not in stays and item != last]
 
     def _ranked(self, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-        # A checkpoint that was saved on a stop request has no score, and that of a program may have a score that is not
-        # finite: neither is ever the best.
+        # A checkpoint that was saved on a stop request has no score, and a program's checkpoint may have a score that
+        # is not finite. Neither is ever the best.
         scored = [item for item in checkpoints if item.finite_metrics.get(self.score_attribute) is not None]
         sign = -1 if self.score_order == "max" else 1
         return sorted(scored, key=lambda item: (sign * item.metrics[self.score_attribute], -item.step, item.created))
 
 
 def newest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    """Returns the checkpoint with the most steps."""
-    # Of equal ones the last, which was added later.
+    """Returns the checkpoint with the most steps, of ties the last created; None if there are no checkpoints."""
     ordered = sorted(checkpoints, key=lambda item: (item.step, item.created))
     return ordered[-1] if ordered else None
 
@@ -97,7 +96,7 @@ def list_checkpoints(folder: RunFolder, *, most_bytes: int | None = None) -> lis
 
 
 def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy) -> Checkpoint:
-    """Uploads a staged checkpoint, or its first part, which adds it to the journal; deletes the staged files."""
+    """Uploads a staged checkpoint, or its first part, and adds it to the journal; then deletes the staged files."""
     checkpoint, part = _of_this_group(staged, writer)
 
     def others(target: Storage) -> Files:
@@ -109,7 +108,7 @@ def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy)
 
 
 def upload_part(staged: Path, writer: GroupWriter) -> None:
-    """Uploads another part of a checkpoint; its staged files stay until the checkpoint is added. Raises as `upload`."""
+    """Uploads another part of a checkpoint, and keeps its staged files. Raises as `upload`."""
     writer.check()
     checkpoint, part = _of_this_group(staged, writer)
     target = writer.folder.storage.sub(f"{CHECKPOINTS}/{checkpoint.name}")
@@ -117,7 +116,7 @@ def upload_part(staged: Path, writer: GroupWriter) -> None:
 
 
 def _of_this_group(staged: Path, writer: GroupWriter) -> tuple[Checkpoint, NodePart]:
-    """Returns a staged checkpoint; one of another group gets a name of this group, equal for all its parts."""
+    """Returns a staged checkpoint; gives another group's checkpoint a name of this group, equal for all its parts."""
     checkpoint, part = read_staged(staged)
     if not checkpoint.name.endswith(f"-{writer.group.id}"):
         # Scores of this group are finite; those of another group may not be.
@@ -135,9 +134,9 @@ def upload(
 ) -> Checkpoint:
     """Stores a checkpoint of a training or a program; adds it to the journal once all nodes have stored their parts.
 
-    `checkpoint` is as in the journal, except that its files are only the names of this node's, which are in `local`.
-    `others` returns the files of other nodes once they are in the given folder, see `collect_parts`; if it raises, the
-    checkpoint is not added. For `retention` see `enter`.
+    `checkpoint` is as in the journal, except that its files are only the names of this node's files, in `local`.
+    `others` waits until the files of other nodes are in the given folder, and returns them, see `collect_parts`; if it
+    raises, the checkpoint is not added. For `retention` see `enter`.
 
     Raises:
         FencedError: another attempt has taken over, so the checkpoint was not added.
@@ -167,9 +166,9 @@ def enter_part(target: Storage, number: int, files: Files) -> None:
 
 
 def collect_parts(target: Storage, numbers: Iterable[int], wait: Callable[[int], object]) -> Files:
-    """Waits for the parts of a checkpoint that nodes with these numbers store; returns their files.
+    """Waits for the parts of a checkpoint that nodes with these numbers store; returns the parts' files.
 
-    `wait` is called with a number repeatedly until its part exists; an error that it raises ends the wait.
+    `wait` is called repeatedly with a number until its part exists; an error that `wait` raises ends the wait.
     """
     files: Files = {}
     for number in numbers:
@@ -189,7 +188,7 @@ def delete_checkpoint(storage: Storage, name: str) -> None:
 def enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> None:
     """Writes the manifest of a checkpoint whose files are stored, and adds the checkpoint to the journal.
 
-    The same entry removes the checkpoints that the retention policy no longer keeps, whose files are deleted then.
+    The same entry removes the checkpoints that the retention policy no longer keeps; then their files are deleted.
 
     Raises:
         FencedError: another attempt has taken over, so the checkpoint was not added, and its files are deleted.
@@ -219,17 +218,17 @@ def enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolic
 def read_manifest(storage: Storage, name: str) -> Checkpoint:
     """Reads the manifest in the folder of a checkpoint below `storage`; raises DamagedError if there is none."""
     if not storage.exists(f"{name}/{MANIFEST}"):
-        raise DamagedError(f"{storage.url(name)}: no {MANIFEST}, so it is not a complete checkpoint; name another")
+        raise DamagedError(f"{storage.url(name)}: no {MANIFEST}, so it is not a complete checkpoint; use another")
     return Checkpoint(**json.loads(storage.read_bytes(f"{name}/{MANIFEST}")))
 
 
 def description_of(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns a checkpoint's model without weights: configs and processor."""
+    """Returns a checkpoint with only the model's configs and processor."""
     return _with_files(model_of(checkpoint), lambda name: not _WEIGHTS.match(name))
 
 
 def model_of(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns a checkpoint without files that only training needs: model, processor and scores."""
+    """Returns a checkpoint with only model, processor and scores, without the files that only training needs."""
     return _with_files(checkpoint, lambda name: name not in TRAINING_STATE and not _SHARDS.fullmatch(name))
 
 
@@ -249,10 +248,10 @@ def fetch_undamaged(
     fetch_one: Callable[[Checkpoint], None],
     leave_out: Callable[[Checkpoint, DamagedError], None],
 ) -> Checkpoint | None:
-    """Fetches the chosen checkpoint of a training or a program; if it is damaged, the next choice.
+    """Fetches the chosen checkpoint of a training or a program; while it is damaged, chooses again without it.
 
-    `storage` is the folder of the run's `checkpoints`. `choose` chooses among those that are left; if it returns None,
-    so does this function. `fetch_one` copies one to this node, or raises DamagedError; `leave_out` is then called.
+    `storage` is the folder of the run's `checkpoints`. `choose` chooses among the rest; if it returns None, so does
+    this function. `fetch_one` copies a checkpoint to this node; if it raises DamagedError, `leave_out` is called.
 
     Raises:
         ResumeError: all chosen checkpoints are damaged.
@@ -271,7 +270,7 @@ def fetch_undamaged(
 
 
 def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
-    """Copies a checkpoint of the folder `storage` to this node, with the run's own weights that it names.
+    """Copies a checkpoint of the folder `storage` to this node, with the run's own weights on which it depends.
 
     Raises:
         DamagedError: a file is missing or changed.
@@ -288,9 +287,9 @@ def fetch_files(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
         if Path(file).is_absolute() or ".." in Path(file).parts:
             raise DamagedError(f"{storage.url(checkpoint.name)}: names the file {file}, outside of it; do not use it")
         if not storage.exists(key):
-            raise DamagedError(f"{storage.url(key)}: is missing; name another checkpoint")
+            raise DamagedError(f"{storage.url(key)}: is missing; use another checkpoint")
         if not is_fetched(storage, key, local / file, entry["sha256"]):
-            raise DamagedError(f"{storage.url(key)}: differs from its SHA-256 in {MANIFEST}; name another checkpoint")
+            raise DamagedError(f"{storage.url(key)}: differs from its SHA-256 in {MANIFEST}; use another checkpoint")
 
 
 def is_fetched(storage: Storage, key: str, local: Path, sha256: str) -> bool:
@@ -300,14 +299,14 @@ def is_fetched(storage: Storage, key: str, local: Path, sha256: str) -> bool:
         storage.download_file(key, local)
         return sha256_of(local) == sha256
 
-    # Retried, since an error during the transfer must not take a good checkpoint out of the run.
+    # Retried, so that a transfer error does not remove a good checkpoint from the run.
     return is_intact() or is_intact()
 
 
 def fetch_base(storage: Storage, local: Path, *, trains: bool = True) -> None:
-    """Copies the run's own weights that a local checkpoint names, if any, to the folder next to it.
+    """Copies the run's own weights on which a local checkpoint depends, if any, to the folder next to it.
 
-    With `trains`, weights that the loss compares the model with are copied, too. Raises DamagedError if weights are
+    With `trains`, also copies the weights with which the loss compares the model. Raises DamagedError if weights are
     missing; their content is checked when they are opened.
     """
     named = (BASE, ORIGINAL) if trains else (BASE,)
@@ -316,13 +315,13 @@ def fetch_base(storage: Storage, local: Path, *, trains: bool = True) -> None:
     if name is None:
         return
     if not _BASE_FOLDER.fullmatch(name) or not storage.exists(f"{name}/{_BASE_COMPLETE}"):
-        raise DamagedError(f"{storage.url(name)}: is missing, and the run began with it; put it back there")
+        raise DamagedError(f"{storage.url(name)}: is missing, and the run began with it; restore it")
     if not (local.parent / name).exists():
         storage.download_folder(name, local.parent / name)
 
 
 def quarantine(writer: GroupWriter, name: str) -> None:
-    """Takes a damaged checkpoint out of the run, so that it is neither resumed from nor chosen as the best again."""
+    """Removes a damaged checkpoint from the run, so that it is never resumed from or chosen as the best."""
     writer.append(lambda state: {"kind": "quarantined", "name": name} if state.has(name) else None)
     storage = writer.folder.storage.sub(f"{CHECKPOINTS}/{name}")
     if storage.exists(MANIFEST):
@@ -331,10 +330,10 @@ def quarantine(writer: GroupWriter, name: str) -> None:
 
 
 def sweep(writer: GroupWriter) -> None:
-    """Deletes incomplete files of killed and stale groups, which the journal cannot name any more.
+    """Deletes incomplete files of killed and stale groups, which can no longer be added to the journal.
 
-    Lists first and compares with the journal afterwards: a later group writes under names that did not exist while this
-    group held the run, so that even a sweep that was paused in between deletes none of its files.
+    Lists the files before it reads the journal. A later group writes under names that do not exist until this group is
+    fenced, so even a sweep that is paused in between deletes none of the later group's files.
     """
     storage = writer.folder.storage
     listed = storage.sub(CHECKPOINTS).list_folders()
@@ -354,7 +353,7 @@ class Uploader:
     """Uploads staged checkpoints, or a node's parts of them, in a thread, one at a time; applies the retention policy.
 
     The next checkpoint is accepted only after the last is uploaded, so that a lost disk costs less than two save
-    intervals. After each, `also` is called in the thread, with the uploaded checkpoint and the upload time in seconds.
+    intervals. After each upload, `also` is called in the thread with the checkpoint and the upload time in seconds.
     """
 
     def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[Checkpoint, float], None]):
@@ -363,7 +362,7 @@ class Uploader:
         self._error: Exception | None = None
 
     def submit(self, staged: Path) -> None:
-        """Starts an upload after the previous one ends; raises the FencedError or StorageError of the previous one."""
+        """Waits for the previous upload, and raises its FencedError or StorageError; then starts an upload."""
         self.wait()
         self._thread = threading.Thread(target=self._upload, args=(staged,), name="checkpoint-upload", daemon=True)
         self._thread.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 from trainers.config.parts.run_part import BYTES_PER_NUMBER
 from trainers.config.wording import format_bytes
 
-# On the node's own disk: one checkpoint is uploaded while the next is written.
+# Number of checkpoints on the node's own disk, since one is uploaded while the next is written.
 STAGED_CHECKPOINTS = 2
 
 
@@ -18,11 +18,11 @@ class DiskEstimate:
     Attributes:
         staging: Folder on this node in which checkpoints are written.
         staging_free_bytes: Free space there.
-        kept: Maximum number of checkpoints that the run keeps, including the one being uploaded. None: all.
-        storage: Folder of runs. None: a bucket.
+        kept: Maximum number of checkpoints that the run keeps, including the one being uploaded; None for all.
+        storage: Folder of runs; None for a bucket.
         storage_free_bytes: Free space there, including the run's own checkpoints, since they are replaced.
-        models_bytes: Complete models that a run with an adapter writes to either disk: the merged model and, if the run
-            has base weights of its own, those.
+        models_bytes: Size of the complete models that a run with an adapter writes to each disk: the merged model and
+            the base weights, if these are the run's own.
     """
 
     checkpoint_bytes: int
@@ -47,7 +47,7 @@ class DiskEstimate:
     ) -> "DiskEstimate":
         """Reads the free space of the disks.
 
-        Existing checkpoints of the run are replaced unless all are kept; the fetched one is deleted once it is loaded.
+        Existing checkpoints are replaced unless all are kept; the fetched checkpoint is deleted after it is loaded.
         """
         kept = num_to_keep + 2 if num_to_keep is not None else None
         replaced = existing_bytes if kept is not None else 0
@@ -67,13 +67,13 @@ class DiskEstimate:
 
     @property
     def problem(self) -> str | None:
-        """Describes a disk that is too small: the folder, the need, the free space and the fix; None if both fit."""
+        """A message about a disk that is too small, with the fix; None if the checkpoints fit on both disks."""
         staged = STAGED_CHECKPOINTS * self.checkpoint_bytes + self.models_bytes
         each = f"of about {format_bytes(self.checkpoint_bytes)}"
         if self.staging_free_bytes < staged:
             return (
                 f"{self.staging}: {format_bytes(self.staging_free_bytes)} are free, and {STAGED_CHECKPOINTS} "
-                f"checkpoints {each} are written there{self._models}: free {format_bytes(staged)}, or name "
+                f"checkpoints {each} are written there{self._models}: free {format_bytes(staged)}, or use "
                 "a larger disk (TMPDIR)"
             )
         stored = (self.kept or 1) * self.checkpoint_bytes + self.models_bytes
@@ -81,7 +81,7 @@ class DiskEstimate:
             return (
                 f"{self.storage}: {format_bytes(self.storage_free_bytes)} are free, and the run keeps {self._count} "
                 f"of its checkpoints, {each} each{self._models}: free {format_bytes(stored)}, lower "
-                "checkpoint.num_to_keep, or take another run.storage_path"
+                "checkpoint.num_to_keep, or use another run.storage_path"
             )
         return None
 
@@ -95,9 +95,9 @@ class DiskEstimate:
 
 
 def checkpoint_bytes(stored: int, trained: int, *, sharded: bool = False) -> int:
-    """Returns the size of a checkpoint in bytes, by the numbers of its weights and of its trained weights.
+    """Returns the size of a checkpoint in bytes, by its number of stored weights and of trained weights.
 
-    AdamW keeps two moments of trained weights. Shards contain the weights again, and the optimizer's copy of them.
+    AdamW keeps two moments of each trained weight. Shards contain the weights again, and the optimizer's copy of them.
     """
     if sharded:
         return BYTES_PER_NUMBER * (2 * stored + 3 * trained)

@@ -13,16 +13,16 @@ from trainers.run_folder.attempt_status import driver_log_key
 from trainers.run_folder.layout import RunFolder
 
 WRITE_S = 3.0
-# For one attempt; a day of training prints a tenth of this. The file is rewritten each time, since buckets cannot
+# Limit for one attempt; a day of training prints a tenth of this. The file is rewritten each time, since buckets cannot
 # append.
 MAX_CHARACTERS = 1 << 20
 MASK = "***"
 
 
 class DriverLog:
-    """Writes shown lines while the block runs, every few seconds, once the attempt has its number.
+    """Writes the lines that are shown while the block runs, every few seconds, once the attempt has a number.
 
-    Errors of the log do not disturb the run.
+    Errors of writing the log do not affect the run.
     """
 
     def __init__(self, folder: RunFolder):
@@ -39,7 +39,7 @@ class DriverLog:
         return self
 
     def add(self, line: str) -> None:
-        """Adds a line after the block."""
+        """Adds a line that is not shown on the console."""
         self._lines.append(line)
 
     def begin(self, attempt: int) -> None:

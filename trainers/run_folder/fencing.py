@@ -1,7 +1,7 @@
-"""Decides who may write into a run: a driver, and its attempt's worker group, until the journal names another.
+"""Decides who may write into a run: a driver, and its attempt's worker group, until the journal names another one.
 
-A writer that was replaced ends with FencedError. It need not notice at once: its files have unique names, and are read
-only if the journal names them, to which it can no longer add entries.
+A replaced writer ends with FencedError. It need not notice immediately, since its files have unique names and are read
+only if the journal names them, and it can no longer add entries to the journal.
 """
 
 import platform
@@ -22,7 +22,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Writer(ABC):
-    """A process that may write until the journal names another."""
+    """A process that may write until the journal names another writer."""
 
     folder: RunFolder
     journal: Journal
@@ -64,14 +64,14 @@ class Driver(Writer):
         number: int | None,
         experiment_on: Callable[[State], dict[str, Any] | None],
     ) -> "Driver | None":
-        """Begins an attempt; returns None if its experiment has to be resolved anew, and nothing was added.
+        """Begins an attempt; adds nothing and returns None if its experiment has to be resolved again.
 
-        `number`: the attempt's number if a service counts; it ends earlier attempts at once. None: the next number, for
-        attempts started by hand; a living worker group is not fenced until this attempt's own group may open.
-        `experiment_on` returns the experiment, see `State.experiment`; None: it has to be resolved anew on this state.
+        `number` is the attempt's number if a service counts, which fences earlier attempts immediately. None takes the
+        next number, for attempts started by hand, which fence a living worker group only when their own group opens.
+        `experiment_on` returns a state's experiment, see `State.experiment`; None if it has to be resolved again.
 
         Raises:
-            FencedError: an attempt of this number or a later one has begun.
+            FencedError: an attempt with this number or a later one has begun.
         """
         driver_id = uuid4().hex
 
@@ -82,7 +82,7 @@ class Driver(Writer):
             experiment = experiment_on(state)
             if experiment is None:
                 return None
-            # Two experiments in one folder share nothing, so the earlier one ends, however this one was started.
+            # Two experiments in one folder share nothing, so the earlier one is fenced, however this one was started.
             takes_over = number is not None or state.experiment is None or state.experiment["id"] != experiment["id"]
             return {
                 "kind": "opened",
@@ -101,7 +101,7 @@ class Driver(Writer):
 
     @property
     def own(self) -> RunFolder:
-        """The folder of its attempt, into which no other driver writes."""
+        """The folder of its attempt, to which no other driver writes."""
         return self.folder.sub(f"{ATTEMPTS}/{self.attempt}")
 
 
@@ -116,7 +116,7 @@ class GroupWriter(Writer):
         return cls(folder, Journal(folder), attempt, Group(attempt, group))
 
     def open(self, workers: int, reason: str | None = None) -> State:
-        """Takes over from the previous group, whose metrics count up to now; `reason`: why that group ended.
+        """Takes over from the previous group, whose metrics count up to now; `reason` is why that group ended.
 
         Raises:
             FencedError: a later attempt has begun.
@@ -140,10 +140,10 @@ class GroupWriter(Writer):
 
     @contextmanager
     def writing_outputs(self) -> Iterator[None]:
-        """Guards a block that writes this group's outputs, which a later group deletes, and reads them again.
+        """Guards a block that writes this group's outputs and reads them again, since a later group deletes them.
 
         Raises:
-            FencedError: the journal names another writer, which may be why reading failed; the outputs are deleted.
+            FencedError: the journal names another writer, which may have deleted the outputs; deletes them, too.
         """
         try:
             yield
@@ -157,7 +157,7 @@ class GroupWriter(Writer):
             raise
 
     def resize(self, step: int, workers: int) -> str | None:
-        """Records the step from which the group trains, if it has another number of workers than the previous group.
+        """Records a change of the number of workers since the previous group, from `step` on.
 
         Returns a line about the change; None if the number is the same.
         """
@@ -173,7 +173,7 @@ class GroupWriter(Writer):
 
 
 def refuse_superseded(folder: RunFolder, state: State, number: int | None) -> None:
-    """Raises FencedError for an attempt whose number is not above all others."""
+    """Raises FencedError if an attempt with this number or a later one has begun; does nothing without a number."""
     if number is not None and state.attempt >= number:
         raise _fenced(folder, number, state)
 
@@ -196,7 +196,7 @@ def _fenced(folder: RunFolder, attempt: int, state: State) -> FencedError | Stor
 
 
 def _seal(folder: RunFolder, state: State) -> dict[str, int]:
-    """Returns how many bytes of metrics count, for each group that may not write any more from now on."""
+    """Returns how many bytes of metrics count for each group that may not write from now on."""
     return {
         group.id: len(complete_lines(folder, group.metrics_key)) for group in state.groups if group.sealed_bytes is None
     }

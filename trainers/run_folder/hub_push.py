@@ -1,4 +1,4 @@
-"""Pushes a run's best model to a repository of the Hugging Face Hub: at the run's end, and by `rayscribe push`.
+"""Pushes a run's best model to a repository of the Hugging Face Hub, at the run's end or by `rayscribe push`.
 
 The token is huggingface_hub's own, from HF_TOKEN or a login. Nothing that is written or raised here contains it.
 """
@@ -24,10 +24,10 @@ from trainers.storage.retry import Explanation
 T = TypeVar("T")
 
 CARD = "README.md"
-# Placeholder in a model card for the place of the model.
+# Placeholder in a model card for the location of the model.
 PLACE = "<this folder>"
-# Files that `from_pretrained` may read as parts of a model: a push removes those of another model; they stay in the
-# history.
+# Files that `from_pretrained` may read as parts of a model. A push removes those of another model, which stay in the
+# repository's history.
 PARTS_OF_MODELS = ("*.safetensors", "*.bin", "*.json")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _HOW = "set HF_TOKEN where this runs (job.runtime_env.secrets brings it to a job), or log in there (hf auth login)"
@@ -43,7 +43,7 @@ def is_pushed(state: State, part: HubPart, run_name: str) -> bool:
 def push_run(folder: RunFolder, part: HubPart) -> Push:
     """Pushes the model of a finished run, and records the push in the run's journal.
 
-    Safe to repeat: existing files are not sent again, and an unchanged model makes no new commit.
+    Safe to repeat, since existing files are not sent again, and an unchanged model makes no new commit.
 
     Raises:
         ConfigError: the run has no model, or the Hub refuses the token, the name or the model.
@@ -78,7 +78,7 @@ def _on_this_disk(folder: RunFolder, key: str) -> Iterator[Path]:
 
 
 def _file_in(model: Path, name: str) -> Path:
-    """Returns the path of a model's file; raises ConfigError for links out of the folder, which others may make."""
+    """Returns the path of a model's file; raises ConfigError for links out of the folder, which others may create."""
     path = model / name
     if not path.resolve().is_relative_to(model):
         raise ConfigError(f"{path}: leads out of the model's folder, and is not pushed: remove the link")
@@ -93,9 +93,9 @@ class Repository:
     url: str
 
     def commit(self, files: Mapping[str, Path | bytes], message: str) -> str:
-        """Replaces its model in one commit, so that nobody loads a part of it; returns the commit's id.
+        """Replaces the repository's model in one commit, so that nobody loads a part of it; returns the commit's id.
 
-        Files that the Hub has already are not sent again. Other files stay, except those of another model.
+        Files that the Hub already has are not sent again. Other files stay, except those of another model.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi  # noqa: PLC0415
         from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
@@ -104,22 +104,22 @@ class Repository:
             api = HfApi(token=_token())
             others = [name for name in api.list_repo_files(self.id) if name not in files]
             stale = [name for name in others if any(fnmatchcase(name, part) for part in PARTS_OF_MODELS)]
-            # Made again for each retry, which changes the operations.
+            # Made again for each retry, since committing changes the operations.
             operations: list[CommitOperationAdd | CommitOperationDelete] = [
                 *(CommitOperationDelete(name, is_folder=False) for name in stale),
                 *(CommitOperationAdd(name, content) for name, content in sorted(files.items())),
             ]
             return str(api.create_commit(self.id, operations, commit_message=message).oid)
 
-        # A log shows its bars as hundreds of lines.
+        # A log shows the Hub's progress bars as hundreds of lines.
         disable_progress_bars()
         return _ask(push, f"pushing to {self.url}")
 
 
 def repository_of(part: HubPart, run_name: str, *, make: bool) -> Repository:
-    """Returns the repository for a run's model, which can be written.
+    """Returns the repository for a run's model, after checking that it can be written.
 
-    With `make`, a missing repository is created; otherwise only checks, as far as possible, that it can be created.
+    With `make`, creates a missing repository; otherwise checks, as far as possible, that it can be created.
 
     Raises:
         ConfigError: the token is missing, wrong or may not write there; or the name is not valid on the Hub.
@@ -157,7 +157,7 @@ def _token() -> str:
         raise ConfigError(f"hub: there is no token of the Hub: {_HOW}")
     # The error of the request would quote characters that are not valid in headers.
     if _TOKEN.fullmatch(token) is None:
-        raise ConfigError(f"hub: the token of the Hub (not shown) has blanks or letters that none has: {_HOW}")
+        raise ConfigError(f"hub: the token of the Hub (not shown) has characters that no token has: {_HOW}")
     return token
 
 
@@ -173,7 +173,7 @@ def _can_be_written(api: Any, identifier: str) -> bool:
 
 
 def _ask(call: Callable[[], T], what: str, account: Mapping[str, Any] | None = None) -> T:
-    """Calls the Hub with retries; raises a RayscribeError without the token."""
+    """Calls the Hub with retries; raises RayscribeErrors whose messages do not contain the token."""
     try:
         with hub_errors.one_line_of_retries(what):
             return hub_errors.HUB_RETRIES.run(call, action="reach the Hub for", url=what, explain=_explain)
@@ -187,14 +187,14 @@ def _refusal(error: Exception, what: str, account: Mapping[str, Any] | None) -> 
     status = hub_errors.status_of(error)
     if hub_errors.is_offline(error):
         return ConfigError(f"{what}: HF_HUB_OFFLINE forbids to ask the Hub: unset it, or set hub.push: false")
-    # For a private repository of others, the Hub responds with 401, too.
+    # The Hub also responds with 401 for a private repository of others.
     if status in (401, 403, 404) and account is not None:
         return _foreign(what, account)
     if status == 401:
         return ConfigError(f"{what}: the Hub does not accept the token, which is wrong or has expired: {_HOW}")
     kind = StorageError if status is None else ConfigError
     text = _without_token(" ".join(str(error).split()))
-    return kind(f"{what}: the Hub does not take it ({type(error).__name__}: {text})")
+    return kind(f"{what}: the Hub refuses it ({type(error).__name__}: {text})")
 
 
 def _foreign(what: str, account: Mapping[str, Any]) -> ConfigError:

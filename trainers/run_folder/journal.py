@@ -1,9 +1,9 @@
 """The journal of a run: its history in one total order, and the only source that readers trust. Imports no torch.
 
-journal/00000001.json, 00000002.json, …, each created by exactly one of the writers that compete for it (a hard link, or
-a conditional PUT). A change is a compare-and-swap: read up to entry n, decide, create entry n + 1; if somebody else
-created it first, read that entry and decide again. So an attempt that was paused finds, when it resumes, that another
-has taken over, and its files of the meantime are in no entry: for every reader they do not exist.
+journal/00000001.json, 00000002.json, … are each created by exactly one of the competing writers (by a hard link, or a
+conditional PUT). A change is a compare-and-swap: read up to entry n, decide, create entry n + 1; if another writer has
+created it first, read that entry and decide again. So an attempt that resumes after a pause finds that another has
+taken over. The files that it wrote meanwhile are in no entry, so for every reader they do not exist.
 
     opened      {attempt, driver, experiment, takes_over, sealed}   a driver begins an attempt
     opened      {attempt, group, workers, sealed}                   a worker group of the attempt may write from now on
@@ -16,7 +16,7 @@ has taken over, and its files of the meantime are in no entry: for every reader 
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
     pushed      {outputs, model_id, repository, commit}             the model of these outputs was pushed to the Hub
 
-`sealed` is how many bytes of each earlier group's metrics count. Each entry has its own SHA-256.
+`sealed` is how many bytes of each earlier group's metrics count. Each entry contains its own SHA-256.
 """
 
 import hashlib
@@ -47,12 +47,12 @@ from trainers.storage.json_files import finite, to_json
 # Files of the newest prepared attempt that are copied to the root of the run folder.
 REQUEST = (CONFIG, OVERRIDES, ENVIRONMENT, EXPERIMENT, QUARANTINE)
 _PARALLEL_READS = 16
-# Limit of one entry: a checkpoint of a thousand ranks has 150 KB.
+# Maximum size of an entry; that of a checkpoint with a thousand ranks has 150 KB.
 MAX_ENTRY_BYTES = 16 << 20
 _CHECKSUM = b', "sha256": "'
-# After a lost race, so that many writers that compete for entry after entry do not block each other.
+# Maximum pause after a lost race, so that many competing writers do not block each other.
 _LONGEST_PAUSE_S = 0.05
-# The position of a line of metrics among those of a run: its step, then its kind, of which there are `KINDS`.
+# The position of a line of metrics among those of a run: its step, then its kind (from 0 to `KINDS` - 1).
 Position = tuple[int, int]
 KINDS = 3
 
@@ -76,17 +76,17 @@ class Checkpoint:
 
     @property
     def finite_metrics(self) -> dict[str, Any]:
-        """Its metrics for JSON; None for values that are not finite."""
+        """Its metrics for JSON, with None in place of values that are not finite."""
         return {name: finite(value) for name, value in self.metrics.items()}
 
 
 @dataclass(frozen=True)
 class Group:
-    """A worker group, which writes checkpoints and results until another is opened.
+    """A worker group, which writes checkpoints and results until another group opens.
 
     Attributes:
         id: Distinguishes it from other groups of the attempt, which Ray Train starts after a failure.
-        sealed_bytes: How many bytes of its metrics count. None: all complete lines, since it may still write.
+        sealed_bytes: How many bytes of its metrics count; None for all complete lines, since it may still write.
         reason: Why it follows another group of its attempt; "" if it is the first, or the reason is not known.
     """
 
@@ -158,7 +158,7 @@ class State:
         processor: The attempt that holds a new model's processor; None if there is none.
         quarantined: Names of damaged checkpoints, whose files stay.
         groups: All worker groups of the experiment that were ever allowed to write, in order.
-        workers: Number of workers that train. None: not known yet.
+        workers: Number of workers that train; None if not known yet.
     """
 
     number: int = 0
@@ -188,7 +188,7 @@ class State:
 class Journal:
     """Reads and extends a run's journal; threads may share it. Entries are read only once.
 
-    A journal longer than `most_bytes` is not read, for readers with less memory than the writers.
+    Refuses to read a journal longer than `most_bytes`, for readers with less memory than the writers.
     """
 
     def __init__(self, folder: RunFolder, *, most_bytes: int | None = None):
@@ -207,7 +207,7 @@ class Journal:
             return self._read()
 
     def append(self, decide: Callable[[State], Mapping[str, Any] | None]) -> State:
-        """Adds the entry that `decide` returns for exactly the state that it follows; None: nothing is added.
+        """Adds the entry that `decide` returns for exactly the state that the entry follows; adds nothing for None.
 
         `decide` may raise, and is called again whenever another entry came first. Returns the state after the entry.
         """
@@ -242,7 +242,7 @@ class Journal:
             last += 1
         size = sum(listed[_key(number)] for number in range(1, last + 1))
         if self._most_bytes is not None and size > self._most_bytes:
-            raise ResumeError(f"the run's journal has {size} bytes: more than {self._most_bytes} are not read here")
+            raise ResumeError(f"the run's journal has {size} bytes, more than the limit of {self._most_bytes}")
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             for start in range(1, last + 1, _PARALLEL_READS):
                 yield from pool.map(self._read_entry, range(start, min(start + _PARALLEL_READS, last + 1)))
@@ -291,7 +291,7 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
     sealed = entry["sealed"]
     groups = tuple(replace(item, sealed_bytes=sealed.get(item.id, item.sealed_bytes)) for item in state.groups)
     if "group" in entry:
-        # A change of the number of workers is recorded once the step is known.
+        # A changed number of workers is recorded later, once the step is known.
         workers = state.workers if state.workers is not None else entry.get("workers")
         opened = Group(entry["attempt"], entry["group"], reason=str(entry.get("reason", "")))
         return replace(state, group=entry["group"], groups=(*groups, opened), workers=workers)
@@ -356,9 +356,9 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
 def publish(folder: RunFolder, journal: Journal) -> None:
     """Copies the files that the journal names to the root, for people, result.json last. Safe to repeat.
 
-    An attempt that was paused here and resumes after another has finished may overwrite a file with outdated content.
-    So every publisher reads the journal before each file and after the last one, and continues until the root has what
-    the journal names at that time. Programs read through the journal, and never see a state between two files.
+    An attempt that is paused here, and resumes after another has finished, may overwrite a file with outdated content.
+    So every publisher reads the journal before each file and after the last one, and continues until the root has the
+    files that the journal names. Programs read through the journal, and never see a state between two files.
 
     Raises:
         StorageError: the storage does not accept it.
@@ -369,7 +369,7 @@ def publish(folder: RunFolder, journal: Journal) -> None:
         try:
             folder.storage.copy_file(source, key)
         except StorageError:
-            # A later attempt may have deleted the file, once it had results of its own.
+            # A later attempt may have deleted the file after storing its own results.
             if _sources(journal.read()).get(key) == source:
                 raise
         else:
@@ -386,7 +386,7 @@ def _sources(state: State) -> dict[str, str]:
 
 
 def accepted_metrics(folder: RunFolder, state: State, *, most_bytes: int | None = None) -> bytes:
-    """Returns all lines of metrics that count, of all worker groups in their order; of each, `most_bytes` are read."""
+    """Returns all lines of metrics that count, by worker group; reads at most `most_bytes` of each group."""
     return b"".join(
         complete_lines(folder, group.metrics_key, most_bytes=most_bytes)[: group.sealed_bytes]
         for group in state.groups
@@ -395,24 +395,24 @@ def accepted_metrics(folder: RunFolder, state: State, *, most_bytes: int | None 
 
 
 def deduplicate(metrics: bytes) -> bytes:
-    """Returns lines of metrics by step, each loss and score once: as written by the last worker group that reached it.
+    """Returns lines of metrics by step, with each loss and score once: from the last worker group that reached it.
 
-    A killed group may have got beyond its last checkpoint.
+    A killed group may have trained beyond its last checkpoint.
     """
     kept: dict[Position, bytes] = {}
     for line in metrics.splitlines(keepends=True):
         try:
             content = json.loads(line)
         except ValueError:
-            # A full disk may have cut the line short before the next one was written.
+            # A full disk may have truncated the line before the next one was written.
             continue
         kept[position_of(content)] = line
-    # A group may begin from a checkpoint staged on another node, at a later step than the group before it reached.
+    # Sorted, since a group may begin from a staged checkpoint at a later step than the metrics of the group before.
     return b"".join(kept[key] for key in sorted(kept))
 
 
 def position_of(line: Mapping[str, Any]) -> Position:
-    """Returns the position of a line of metrics: at each step losses come first, then scores, then test scores."""
+    """Returns the position of a line of metrics; at each step, losses come first, then scores, then test scores."""
     return line["step"], 2 if "test_wer" in line else int("eval_wer" in line)
 
 

@@ -1,9 +1,9 @@
 """The layout of a run folder. Imports no torch.
 
-journal/00000001.json …       history in one order; files that it does not name do not exist, see `journal`
-checkpoints/<name>/           of all attempts; exists once the journal names it, see `checkpoints`
+journal/00000001.json …       the run's history; readers ignore files that it does not name, see `journal`
+checkpoints/<name>/           of all attempts; counts once the journal names it, see `checkpoints`
 checkpoints/base-<hash>/      base weights of an adapter, if they are the run's own, see `checkpoints.BASE`
-attempts/<k>/                 files that only attempt k writes:
+attempts/<k>/                 files that only attempt <k> writes:
     ray/<run>-a<k>/               Ray Train's own folder, with pointer.json for each checkpoint that Ray keeps
     attempt.json                  when and where it began
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
@@ -18,11 +18,11 @@ config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl    
 model/                        the best model, ready for from_pretrained; model/adapter/ if an adapter is merged into it
 evaluation/<split>.json .jsonl
 evaluation/decoding.json      settings of a search, if chosen on the validation set
-metrics.jsonl                 each loss and score once, over all attempts; written at the run's end, like the others
+metrics.jsonl                 each loss and score once, over all attempts; written at the run's end
 result.json                   written last
 report.html                   the page of the run, see `scoring.report`
 
-Made from the metrics that count, by the newest worker group, see `training.trackers`:
+Written by the newest worker group from the metrics that count, see `training.trackers`:
 tensorboard/ wandb/           TensorBoard's events; an offline run of W&B
 """
 
@@ -64,7 +64,7 @@ ATTEMPTS = "attempts"
 RAY = "ray"
 POINTER = "pointer.json"
 EVALUATION = "evaluation"
-# Next to the splits' files: the settings of the search, and the weights that chose them, if they were chosen.
+# Next to the scores: the settings of the search, if they were chosen on the validation set.
 DECODING = "decoding.json"
 MODEL = "model"
 TENSORBOARD = "tensorboard"
@@ -100,11 +100,11 @@ class RunFolder:
         return f"{self.name}-a{attempt}"
 
     def read_json(self, key: str) -> Any | None:
-        """Returns the content of a JSON file, None if it does not exist."""
+        """Returns the content of a JSON file; None if it does not exist."""
         return json.loads(self.storage.read_bytes(key)) if self.storage.exists(key) else None
 
     def read_yaml(self, key: str) -> Any | None:
-        """Returns the content of a YAML file, None if it does not exist; raises DataError if it is not YAML."""
+        """Returns the content of a YAML file; None if it does not exist. Raises DataError if it is not YAML."""
         if not self.storage.exists(key):
             return None
         try:
@@ -117,7 +117,7 @@ class RunFolder:
         self.storage.write_bytes(key, (to_json(content, self.storage.url(key), indent=2) + "\n").encode())
 
     def write_jsonl(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes rows as lines of JSON; raises ScoringError as `write_json`."""
+        """Writes rows as JSON lines; raises as `write_json`."""
         self.storage.write_bytes(key, to_jsonl(rows, self.storage.url(key)).encode())
 
     def write_request(self, config: AnyConfig, overrides: Sequence[str]) -> None:
@@ -125,7 +125,7 @@ class RunFolder:
         self.storage.write_bytes(OVERRIDES, yaml.safe_dump(list(overrides), allow_unicode=True).encode())
 
     def sub(self, prefix: str) -> "RunFolder":
-        """Returns a folder within this one with the same layout: an attempt's own, or the outputs of a worker group."""
+        """Returns a subfolder with the same layout, such as an attempt's own, or the outputs of a worker group."""
         return RunFolder(self.storage.sub(prefix))
 
     def write_evaluation(self, split: str, totals: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -144,12 +144,12 @@ def seconds_of(at: str) -> float:
 
 
 def describe_start() -> dict[str, Any]:
-    """Returns when and where an attempt begins, and in which process."""
+    """Returns the content of attempt.json: when and where an attempt begins, and in which process."""
     return {"started": now(), "host": platform.node(), "process": process_name(), "python": sys.version.split()[0]}
 
 
 def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:
-    """Returns versions, machine, git revision, and the hashes of the prepared data."""
+    """Returns the content of environment.json: versions, machine, git revision, and hashes of the prepared data."""
     return {
         "started": now(),
         "python": sys.version.split()[0],
@@ -162,7 +162,7 @@ def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:
 
 
 def version_of(package: str) -> str | None:
-    """Returns the version of a package; None if it is not installed, as Rayscribe itself if its code was uploaded."""
+    """Returns the version of a package; None if not installed, as for Rayscribe itself if its code was uploaded."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -39,10 +39,10 @@ def take_over(
 ) -> dict[str, Any]:
     """Opens this worker group in the journal, and uploads the checkpoints that a killed group left staged.
 
-    Every rank calls this, and raises the error of any. In order: the first rank of each node waits for the end of
-    earlier groups there; the main process opens this group; all completely staged checkpoints that are ahead of the
-    run's, on one node or in parts on several, are uploaded, the oldest first; the earlier groups' staging folders are
-    deleted; the main process deletes their incomplete files in the run folder. After a kill in between, the next group
+    Every rank calls this; an error on one rank is raised on all. The steps are: the first rank of each node waits for
+    the end of earlier groups there; the main process opens this group; completely staged checkpoints that are ahead of
+    the run's, on one node or in parts on several, are uploaded, the oldest first; the earlier groups' staging folders
+    are deleted; the main process deletes incomplete files in the run folder. After a kill in between, the next group
     uploads the rest.
 
     Returns the number of worker restarts in the attempt, see `restarts_of`.
@@ -52,7 +52,7 @@ def take_over(
         if session.local_rank == 0
         else []
     )
-    # Also waits until all nodes are free of earlier groups.
+    # Gathering also waits until earlier groups have ended on all nodes.
     parts = session.gather(list_staged(others), "waiting for the end of earlier worker groups")
 
     def opened() -> tuple[list[list[tuple[int, StagedPart]]], dict[str, Any]]:
@@ -74,10 +74,10 @@ def take_over(
 def _upload_left(
     found: Sequence[tuple[int, StagedPart]], writer: GroupWriter, retention: RetentionPolicy, session: Session
 ) -> None:
-    """Uploads one checkpoint, each part from the rank that has it. Every rank calls this."""
+    """Uploads one checkpoint, each part by the rank that has it. Every rank calls this."""
     session.show_from_main(f"uploading {found[0][1].name}, which a killed worker group has left complete")
     own = [part for rank, part in found if rank == session.rank]
-    # The first part adds the checkpoint to the journal, and would wait for the others, so they are stored before.
+    # The upload of the first part waits for the others and adds the checkpoint to the journal, so it comes last.
     with session.failing_together("uploading the parts that a killed worker group left"):
         for each in own:
             if each.part.number > 0:
@@ -91,7 +91,7 @@ def _upload_left(
 def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> tuple[Checkpoint, Path] | None:
     """Fetches the run's newest checkpoint into the staging folder of every node. Every rank calls this.
 
-    Returns the checkpoint and its local folder; None if the run has none yet. Raises ResumeError if all are damaged.
+    Returns the checkpoint and its local folder; None if the run has none. Raises ResumeError if all are damaged.
     """
     local = staging.folder / "resume"
     return _on_every_node(lambda: _fetch_undamaged(writer, local, newest, session.show_from_main), local, session)
@@ -100,7 +100,7 @@ def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> t
 def fetch_best(
     staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session
 ) -> tuple[Checkpoint, Path] | None:
-    """Fetches the model of the best checkpoint to every node, otherwise like `starting_point`."""
+    """Fetches the model of the best checkpoint to every node; otherwise like `starting_point`."""
     local = staging.folder / "best"
 
     def best(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
@@ -148,7 +148,7 @@ def _fetch_undamaged(
     choose: Callable[[Sequence[Checkpoint]], Checkpoint | None],
     log: Callable[[str], None],
 ) -> tuple[Storage, Checkpoint] | None:
-    """Fetches the chosen checkpoint; a damaged one is quarantined, and the next is chosen."""
+    """Fetches the chosen checkpoint; while it is damaged, quarantines it and chooses again."""
     checkpoints = writer.folder.storage.sub(CHECKPOINTS)
 
     def leave_out(checkpoint: Checkpoint, error: DamagedError) -> None:
@@ -162,7 +162,7 @@ def _fetch_undamaged(
 
 
 def named_checkpoint(text: str, storage_options: StorageOptions) -> tuple[Storage, Checkpoint]:
-    """Returns the checkpoint that `run.resume: from:<text>` names, and the folder above it.
+    """Returns the folder that contains the checkpoint of `run.resume: from:<text>`, and the checkpoint.
 
     Raises:
         ResumeError: not an absolute folder or URL, not a complete checkpoint, or not in its run's journal.
@@ -179,6 +179,6 @@ def named_checkpoint(text: str, storage_options: StorageOptions) -> tuple[Storag
         if state.number > 0 and not state.has(name):
             raise ResumeError(
                 f"run.resume: from:{text}: the run's journal does not name it: a stale attempt left it, or it was "
-                "found damaged; name another checkpoint"
+                "found damaged; use another checkpoint"
             )
     return storage, read_manifest(storage, name)

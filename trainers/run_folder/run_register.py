@@ -1,8 +1,8 @@
 """Registers this user's runs without a queue, in small files. Imports no torch.
 
-<state folder>/runs/<hash of the run folder>-<start>.json is written only by the starting process: when it begins, and
-when it ends. The file of the last start describes the run; when that process ends, it removes the files before it. A
-start that is refused before it begins an attempt removes its own file, and leaves those before it.
+<state folder>/runs/<hash of the run folder>-<start>.json is written only by the starting process, when it begins and
+when it ends. The file of the last start describes the run; at the end, its process removes the files of earlier starts.
+A start that fails before it begins an attempt removes its own file instead.
 """
 
 import hashlib
@@ -40,17 +40,17 @@ NEXT_S = 0.001
 
 @dataclass(frozen=True)
 class Registered:
-    """A run that was started without a queue, as described by its last start.
+    """A run that was started without a queue, as described by its last start. Times are seconds since 1970.
 
     Attributes:
-        config: The config of the start, see `config.loader.to_yaml`.
-        process: Name of its driver, see `machine.process_name`. "": not known.
-        started_s: Seconds since 1970, as all times; later than any previous start, even if the clock was set back.
+        config: The config of the start, as JSON content.
+        process: Name of its driver, see `machine.process_name`; "" if not known.
+        started_s: Time of the start; later than any previous start, even if the clock was set back.
         folder: Working directory of the driver.
         created_s: Time of the first start.
-        address: Address of the Ray that it joined. None: a Ray of its own.
-        attempt: The newest attempt when it ended; 0 if it ended before it had one, or is running.
-        exit_code: None: it is running, or was killed.
+        address: Address of the Ray that it joined; None if it started its own Ray.
+        attempt: The newest attempt when it ended; 0 if there was none, or it has not ended.
+        exit_code: Exit code of the driver; None if it is running or was killed.
     """
 
     url: str
@@ -79,7 +79,7 @@ class Registered:
 
     @property
     def went_with_restart(self) -> bool:
-        """True if its driver belonged to an earlier boot of this machine, and had not ended by itself."""
+        """True if its driver ran before this machine was restarted, and had not ended by itself."""
         return self.ended_s is None and self.process != "" and was_restarted(self._machine)
 
     @property
@@ -98,7 +98,7 @@ class Registered:
         return home() / FOLDER / f"{_key(self.url)}-{self.started_s:.6f}.json"
 
     def write(self) -> None:
-        """Replaces the file of this start; does nothing if the state folder cannot be written."""
+        """Replaces the file of this start; does nothing if the state folder is not writable."""
         with suppress(OSError, RayscribeError):
             file = self._file()
             make_private_folder(file.parent)
@@ -109,10 +109,10 @@ class Registered:
 
 @contextmanager
 def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Iterator[None]:
-    """Registers the config's run, which must have a name, while the block runs; records how it ended.
+    """Registers the config's run, which must have a name, while the block runs; records how the block ended.
 
     Raises:
-        ResumeError: another process of this machine runs it; nothing is written in that case.
+        ResumeError: another process of this machine runs the run; no file is left.
     """
     if not is_main_process():
         yield
@@ -158,7 +158,7 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
 
 
 def _refuse_second(start: Registered) -> None:
-    """Refuses to start after a living process with the same run: two would train it."""
+    """Refuses to start after a living process with the same run, since both would train it."""
     for other in _read(f"{_key(start.url)}-*.json"):
         is_first = (other.started_s, other.process) < (start.started_s, start.process)
         if other.process != start.process and other.is_running and is_first:
@@ -175,7 +175,7 @@ def _attempts(config: AnyConfig) -> int:
 
 
 def all_registered() -> list[Registered]:
-    """Returns all runs, the one that was first started last first; skips files that cannot be read."""
+    """Returns all runs, the most recently created first; skips files that cannot be read."""
     newest: dict[str, Registered] = {}
     for found in sorted(_read("*.json"), key=lambda run: run.started_s):
         newest[found.url] = found
@@ -183,7 +183,7 @@ def all_registered() -> list[Registered]:
 
 
 def find_registered(url: str) -> Registered | None:
-    """Returns the run of a run folder, as described by its last start."""
+    """Returns the run of a run folder, as described by its last start; None if it is not registered."""
     return max(_read(f"{_key(url)}-*.json"), key=lambda run: run.started_s, default=None)
 
 

@@ -1,7 +1,7 @@
 """Staging folders on a node's own disk, in which a worker group completes checkpoints before they are uploaded.
 
-A node may have folders of several groups: the current one's, and those of killed groups, whose complete checkpoints the
-next group uploads. The first rank of each node holds a lock on its group's folder while its process lives.
+A node may have the folders of the current group, and of killed groups whose complete checkpoints the next group
+uploads. The first rank of each node holds a lock on its group's folder while its process lives.
 """
 
 import contextlib
@@ -30,21 +30,21 @@ LOCK = ".lock"
 # File in a worker group's folder with the URL of the run folder.
 RUN = "RUN"
 POLL_S = 0.2
-# Timeout for a killed group to end, after which it counts as alive.
+# Timeout for a killed group to end; after it, the group counts as alive.
 KILLED_GROUP_TIMEOUT_S = 60.0
-# Timeout if only a step interval can be lost: the group is fenced, and only its staged checkpoints are left behind.
+# Timeout for a group that is fenced: if it is still alive, only its staged checkpoints are left behind.
 FENCED_GROUP_TIMEOUT_S = 10.0
-# Timeout for a new lock that another process holds.
+# Timeout for creating a lock that another process holds.
 LOCK_TIMEOUT_S = 10.0
 _OWN_FOLDER = "give each node a temporary folder of its own (TMPDIR)"
 
 
 @dataclass(frozen=True)
 class Staging:
-    """A worker group's folder on the node's own disk, below `root`, which has those of all groups of this run here.
+    """A worker group's folder on the node's own disk, in `root`, which has the folders of all groups of the run here.
 
-    The group has one name on all its nodes, which may share the root. The first rank of each node holds the lock while
-    it lives.
+    The group has one name on all its nodes, which may share `root`. The first rank of each node holds the lock while it
+    lives.
     """
 
     root: Path
@@ -54,11 +54,11 @@ class Staging:
 
     @classmethod
     def open(cls, run_id: str, session: "Session", group: str | None = None) -> "Staging":
-        """Creates and locks the folder of a worker group, by default a new one; every rank calls this."""
+        """Creates and locks the folder of a worker group, by default a new group's. Every rank calls this."""
         group = group or session.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
         root, lock = _root_of(run_id), None
         if session.local_rank == 0:
-            # Locked before the folder exists, so that nobody finds the folder of a living group without its lock.
+            # Locked before the folder exists, so that the folder of a living group is never found without a lock.
             folder = root / f"{group}-{session.node}"
             lock = _new_lock(_lock_of(folder))
             folder.mkdir(mode=0o700)
@@ -79,7 +79,7 @@ class Staging:
         If a service counts the attempts (`managed_by_service`), a group that is still alive is fenced and ignored.
 
         Raises:
-            ResumeError: an earlier group is alive and no service counts attempts: two would train the same run.
+            ResumeError: an earlier group is alive, and no service counts attempts, so two would train the same run.
         """
         others = (path for path in sorted(self.root.iterdir()) if not path.name.startswith(f"{self.group}-"))
         folders = [path for path in others if path.is_dir()]
@@ -90,7 +90,7 @@ class Staging:
         ended = [folder for folder in folders if _ends_before(folder, end)]
         for folder in folders:
             if folder not in ended:
-                log(f"{folder}: an older worker group is still alive; what it has staged there is left alone")
+                log(f"{folder}: an older worker group is still alive; its staged checkpoints stay there")
         return ended
 
     def release(self) -> None:
@@ -99,13 +99,13 @@ class Staging:
 
     def remove(self) -> None:
         remove(self.folder)
-        # Fails if another living group has its folder there.
+        # Fails if another living group has a folder there.
         with contextlib.suppress(OSError):
             self.root.rmdir()
 
 
 def refuse_second_training(run_id: str) -> None:
-    """Waits for worker groups of a run on this node that are about to end; raises ResumeError if one does not."""
+    """Waits for worker groups of a run on this node that are about to end; raises ResumeError if one does not end."""
     _wait_for_ends(path for path in _root_of(run_id).glob("*") if path.is_dir())
 
 
@@ -119,16 +119,16 @@ def _wait_for_ends(folders: Iterable[Path]) -> None:
 
 
 def _ends_before(folder: Path, end_s: float) -> bool:
-    """Waits for the end of a worker group, by its folder; returns True if it has ended."""
+    """Waits for the worker group of a folder to end; returns True if it has ended."""
     while not (is_free := _is_free(_lock_of(folder))) and time.monotonic() < end_s:
         time.sleep(POLL_S)
     return is_free
 
 
 class NodePart(NamedTuple):
-    """The part of a checkpoint that a node stages, and the number of parts: files that the node's own ranks wrote.
+    """The number of a part of a checkpoint, and of all parts. A part has the files that one node's ranks wrote.
 
-    Number 0 is the main process's, which has all files except the other nodes' shards.
+    Number 0 is the main process's part, which has all files except the other nodes' shards.
     """
 
     number: int
@@ -139,7 +139,7 @@ ONLY_PART = NodePart(0, 1)
 
 
 class StagedPart(NamedTuple):
-    """A complete staged checkpoint or a node's part; not scored only if it was saved on a stop request."""
+    """A complete staged checkpoint, or a node's part; `is_scored` is False if it was saved on a stop request."""
 
     step: int
     name: str
@@ -149,7 +149,7 @@ class StagedPart(NamedTuple):
 
 
 def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], part: NodePart = ONLY_PART) -> None:
-    """Marks a staged checkpoint, or a node's part, as complete, with its scores, once all its files are written."""
+    """Marks a staged checkpoint or a node's part, whose files are all written, as complete, with its scores."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != STAGED)
     files = {str(path.relative_to(folder)): {"size_bytes": path.stat().st_size} for path in paths}
     checkpoint = Checkpoint(folder.name, step, attempt, metrics, now(), files)
@@ -160,7 +160,7 @@ def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], p
 
 
 def read_staged(folder: Path) -> tuple[Checkpoint, NodePart]:
-    """Returns the description of a complete staged checkpoint, without SHA-256 sums, and which of its parts is here."""
+    """Returns the description of a complete staged checkpoint, without SHA-256 sums, and its part on this node."""
     content = json.loads((folder / STAGED).read_text())
     part = NodePart(*content.pop("part", ONLY_PART))
     return Checkpoint(**content), part
@@ -173,7 +173,7 @@ def list_staged(folders: Iterable[Path]) -> list[StagedPart]:
         path = marker.parent
         try:
             checkpoint, part = read_staged(path)
-        except (ValueError, TypeError, AttributeError):  # A node that lost power leaves empty or cut files.
+        except (ValueError, TypeError, AttributeError):  # A node that lost power leaves empty or truncated files.
             continue
         sizes = {path / name: entry["size_bytes"] for name, entry in checkpoint.files.items()}
         if all(file.is_file() and file.stat().st_size == size for file, size in sizes.items()):
@@ -191,17 +191,17 @@ def staged_checkpoints_of_run(url: str) -> Iterator[Path]:
 def staged_checkpoints_to_upload(
     checkpoints: Iterable[Checkpoint], parts_of_ranks: Sequence[Sequence[StagedPart]]
 ) -> list[list[tuple[int, StagedPart]]]:
-    """Returns the staged checkpoints that are ahead of a run's, by step: each part with a rank that has it.
+    """Returns the staged checkpoints that are ahead of a run's, by step, each as its parts with a rank that has them.
 
-    Only complete checkpoints, one of each step. A score that the run's own checkpoint of the step lacks counts as
-    ahead, too. `parts_of_ranks` are the parts that each rank has found on its node.
+    Includes only complete checkpoints, one per step. A checkpoint is also ahead if it has a score, and the run's own
+    checkpoint of the step has none. `parts_of_ranks` are the parts that each rank has found on its node.
     """
     found: dict[tuple[int, bool, str], dict[int, tuple[int, StagedPart]]] = {}
     for rank, parts in enumerate(parts_of_ranks):
         for each in parts:
             found.setdefault((each.step, each.is_scored, each.name), {}).setdefault(each.part.number, (rank, each))
     newest = max(((item.step, bool(item.metrics)) for item in checkpoints), default=(-1, False))
-    # If a step has several, the last; scored ones come first.
+    # Of several checkpoints of a step, the last wins, which has a score if any has.
     of_steps = {
         key[0]: [part for _, part in sorted(parts.items())]
         for key, parts in sorted(found.items())
@@ -228,7 +228,7 @@ def _new_lock(path: Path) -> TextIO:
     end = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Another group that ends may remove the empty folder in between.
+        # Another group may remove the empty folder in between, at its end.
         with contextlib.suppress(FileNotFoundError):
             lock = path.open("w")
             try:
@@ -240,7 +240,7 @@ def _new_lock(path: Path) -> TextIO:
                 raise StorageError(f"{path}: cannot be locked: {error.strerror}; {_OWN_FOLDER}") from error
         if time.monotonic() > end:
             raise ResumeError(f"{path}: held by another process of the same worker group; {_OWN_FOLDER}")
-        # An earlier or later group that checks whether this one lives holds the lock for a moment.
+        # Another group that checks whether this one is alive holds the lock for a moment.
         time.sleep(POLL_S)
 
 

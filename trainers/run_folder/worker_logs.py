@@ -1,9 +1,9 @@
 """Keeps the logs of workers in the run folder, one file per rank, even if the node is lost.
 
-Ray writes a worker's stdout and stderr, output of C++ included, to two files on the node. A thread copies new complete
-lines of both to one file, and that file to the run folder. The file only grows: a reader needs only an offset. The
-worker writes directly to Ray's files, so a worker that crashes loses no last line: the next worker of the run on the
-node, or the driver there, uploads the rest of a dead worker's log (`finish_logs`).
+Ray writes a worker's stdout and stderr, including output of C++, to two files on the node. A thread copies new complete
+lines of both to one file, and uploads that file to the run folder. The file only grows, so a reader needs only an
+offset. The worker writes directly to Ray's files, so a worker that crashes loses no last lines: the next worker of the
+run on the node, or the driver there, uploads the rest of a dead worker's log (`finish_logs`).
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.storage.own_folder import own_temporary_folder
 
 POLL_S = 1.0
-# A bucket cannot append, so the complete file is sent each time; the longer it is, the less often.
+# A bucket cannot append, so the complete file is sent each time; a longer file is sent less often.
 REFRESH_S, REFRESH_BYTES_PER_S = 3.0, 4 << 20
 MAX_BYTES = 64 << 20
 # Name of the folder for a node's logs.
@@ -39,13 +39,13 @@ BLOCK_BYTES = 1 << 20
 LONG_LINE_BYTES = 64 << 10
 FULL = f"this log has reached {MAX_BYTES >> 20} MiB and ends here; Ray's own logs on the node have the rest\n".encode()
 MASK = b"***"
-# torch prints this from C++ because of an argument that we set: see `trainers/training/arguments.py:FIXED`.
+# torch prints this from C++ because of an argument that we set, see `trainers/training/arguments.py:FIXED`.
 NOISE = re.compile(rb"^.*find_unused_parameters=True was specified in DDP constructor.*\n", re.MULTILINE)
 
 
 @dataclass
 class TailedFile:
-    """A process's output file; `rest` is the text read so far that is not a complete line yet."""
+    """A process's output file; `rest` is the text at its end that is not a complete line yet."""
 
     path: str
     offset: int
@@ -54,7 +54,7 @@ class TailedFile:
     def take(self, secrets: Sequence[bytes], *, to_the_end: bool) -> bytes:
         """Returns the new bytes up to the last complete line, with the values of secrets masked.
 
-        With `to_the_end` nothing more will be printed, so the last line counts as complete.
+        With `to_the_end`, the process prints nothing more, so the last line counts as complete.
         """
         with Path(self.path).open("rb") as file:
             file.seek(self.offset)
@@ -76,7 +76,7 @@ class TailedFile:
 
 
 def _cut_outside_secrets(text: bytes, secrets: Sequence[bytes]) -> int:
-    """Returns where an unfinished line may be cut without cutting a secret."""
+    """Returns where an unfinished line may be split without splitting a secret."""
     cut, before = len(text) - max(map(len, secrets), default=0), -1
     while cut != before:
         before = cut
@@ -89,7 +89,7 @@ def _cut_outside_secrets(text: bytes, secrets: Sequence[bytes]) -> int:
 
 @contextlib.contextmanager
 def copied_log(folder: RunFolder, attempt: int, *, rank: int, group: str) -> Iterator[None]:
-    """Copies the log of the calling process while the block runs. Errors of copying do not disturb the worker."""
+    """Copies the log of the calling process while the block runs. Errors of copying do not affect the worker."""
     copy: _Copy | None = None
     if sources := _sources_of_this_process():
         base = own_temporary_folder(PURPOSE) / f"{_local_name(folder)}-{attempt}-{rank}-{group}"
@@ -125,13 +125,13 @@ def _follow(copy: "_Copy", folder: RunFolder, closed: threading.Event) -> None:
 
 @contextlib.contextmanager
 def worker_log(folder: RunFolder, attempt: int, *, rank: int, group: str) -> Iterator[None]:
-    """Keeps a worker's log while the block runs, with the error that ends it, which Ray prints in another process."""
+    """Keeps a worker's log while the block runs, and adds the block's error, which Ray prints in another process."""
     with copied_log(folder, attempt, rank=rank, group=group):
         try:
             yield
         except StoppedError:
             raise
-        # The disk with Ray's copy of stderr may be full.
+        # Printing may fail, since the disk with Ray's copy of stderr may be full.
         except RayscribeError as error:
             with contextlib.suppress(OSError):
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -143,10 +143,10 @@ def worker_log(folder: RunFolder, attempt: int, *, rank: int, group: str) -> Ite
 
 
 def finish_logs(folder: RunFolder) -> None:
-    """Uploads the last lines of killed processes of this node."""
+    """Uploads the last lines of the run's killed processes on this node."""
     notes: list[Path] = []
     with contextlib.suppress(StorageError):
-        # Notes of another user could name any file of this user, which would be uploaded.
+        # Only this user's notes, since those of others could make this process upload any file of this user.
         notes = sorted(own_temporary_folder(PURPOSE).glob(f"{_local_name(folder)}-*.json"))
     for note in notes:
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -162,7 +162,7 @@ class _Copy:
         self._base, self._lock = base, lock
         self.key, self.sources = key, sources
         self.log = base.with_suffix(".log")
-        # Split into lines, since output is copied by lines.
+        # Split into lines, since output is copied line by line.
         self._secrets = [line.encode() for line in secret_lines(os.environ)]
 
     @classmethod
@@ -176,7 +176,7 @@ class _Copy:
 
     @classmethod
     def of_a_dead_process(cls, note: Path) -> "_Copy | None":
-        """Returns the copy of a dead process; None if the process lives, or another process finishes its log."""
+        """Returns the copy of a dead process; None if the process lives, or another process is finishing its log."""
         lock = note.with_suffix(".lock").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,7 +185,7 @@ class _Copy:
         content: dict[str, Any] = json.loads(note.read_text())
         copy = cls(note.with_suffix(""), content["key"], [TailedFile(**item) for item in content["sources"]], lock)
         if copy.log.stat().st_size > content["size"]:
-            # These bytes were copied before the offsets were written, so they will be copied again.
+            # The bytes beyond this size were copied before their offsets were written, so they are copied again.
             os.truncate(copy.log, content["size"])
         return copy
 
@@ -219,13 +219,13 @@ class _Copy:
 def _finish(copy: _Copy, folder: RunFolder) -> None:
     with contextlib.suppress(OSError, StorageError):
         copy.take_all(to_the_end=True)
-        # An empty log, too: otherwise a worker that printed nothing could not be distinguished from a lost log.
+        # Uploads an empty log, too, which distinguishes a worker that printed nothing from a lost log.
         folder.storage.upload_file(copy.log, copy.key)
         copy.remove()
 
 
 def _sources_of_this_process() -> list[TailedFile]:
-    """Returns the files of stdout and stderr, from their current ends; empty if they are no files, as in a terminal."""
+    """Returns the files of stdout and stderr, from their current ends; empty if these are not files, as in a terminal."""
     sources = []
     for descriptor in (1, 2):
         status = os.fstat(descriptor)

@@ -1,1 +1,1 @@
-"""Computes error rates from hypotheses."""
+"""Recognizes prepared sets, computes error rates from hypotheses, and reports them."""

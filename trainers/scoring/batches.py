@@ -14,9 +14,9 @@ from trainers.models.recognizer import Decoding, Recognition, Recognizer
 def batches_of(
     durations_s: np.ndarray, rows: np.ndarray, edges_s: Sequence[float] | None, *, to_longest: bool, batch_size: int
 ) -> list[tuple[np.ndarray, float | None]]:
-    """Returns batches of clips, each of one bucket, with the length it is padded to; the costliest first.
+    """Returns batches of clips, each of one bucket, with the length to which it is padded; the costliest first.
 
-    `durations_s` are of all clips, `rows` those to recognize; for the others see `ScoringOptions`.
+    `durations_s` has all clips, and `rows` the positions of those to recognize; for others see `ScoringOptions`.
     """
     known_edges_s = edges_s or tuple(np.unique(durations_s[rows]).tolist())
     buckets = bucket_of(durations_s[rows], known_edges_s)
@@ -31,7 +31,7 @@ def batches_of(
 
 
 class BatchRecognizer:
-    """A recognizer with the features of its input, on its device."""
+    """A recognizer with the features of its input, both on its device."""
 
     def __init__(self, recognizer: Recognizer):
         self._recognizer = recognizer

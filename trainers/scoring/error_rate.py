@@ -1,8 +1,8 @@
 """Counts a recognizer's errors by each metric, so that sums are exact.
 
-Every utterance is aligned on its own, once for each metric, and yields integers. So neither the order of the utterances
-nor their distribution over workers can change a score. Case and punctuation are left to the normalizer that is passed
-in. Imports no torch.
+Every utterance is aligned separately, once for each metric, and yields integers. So neither the order of the utterances
+nor their distribution over workers can change a score. Case and punctuation are left to the caller's normalizer.
+Imports no torch.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ def count_edits(metric: Metric, reference: str, hypothesis: str) -> EditCounts:
     def cut(texts: list[str]) -> list[list[str]]:
         return [[*metric.cut(text)] for text in texts]
 
-    # jiwer's own rate is not used: for an empty reference it is the number of insertions, not a rate.
+    # jiwer's own rate is not used, since for an empty reference it is the number of insertions.
     found = jiwer.process_words(reference, hypothesis, cut, cut)  # type: ignore[arg-type]  # any callable will do
     length = found.hits + found.deletions + found.substitutions
     return EditCounts(found.insertions, found.deletions, found.substitutions, length)
@@ -40,7 +40,7 @@ class UtteranceScore:
         counts: The edits by metric name.
         duration_s: Length of the recording in seconds; None if not known.
         avg_logprob: See `trainers.models.recognizer`; None if not known.
-        nbest: If requested, the best hypotheses by `text` and `avg_logprob`, the best first.
+        nbest: If requested, the best hypotheses with `text` and `avg_logprob`, the best first.
         language: Code of the utterance's language; None if the set has none.
     """
 
@@ -54,7 +54,7 @@ class UtteranceScore:
     language: str | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Returns the content of a line of JSON, without values that are not known."""
+        """Returns the content of a JSON line, without values that are not known."""
         edits: dict[str, int] = {}
         for name, counts in self.counts.items():
             edits |= known_metrics()[name].of_utterance(counts)
@@ -70,7 +70,7 @@ def score_utterance(
     duration_s: float | None,
     normalize: Callable[[str], str] = str,
 ) -> UtteranceScore:
-    """Scores one utterance by each metric on normalized texts; the record has the original texts."""
+    """Scores one utterance by each metric on normalized texts; the result has the original texts."""
     texts = normalize(reference), normalize(hypothesis)
     counts = {name: count_edits(metric, *texts) for name, metric in known_metrics().items()}
     return UtteranceScore(id, reference, hypothesis, counts, duration_s)
@@ -82,8 +82,8 @@ class Score:
 
     Attributes:
         utterances: Number of requested utterances.
-        scored: Number of those that could be decoded.
-        empty_references: Number of scored utterances whose reference has no word. Their hypotheses count as insertions.
+        scored: Number of requested utterances that could be decoded.
+        empty_references: Number of scored utterances whose reference has no word; their hypotheses are insertions.
         counts: Sums of edits by metric name.
     """
 
@@ -94,7 +94,7 @@ class Score:
 
     @property
     def rates(self) -> dict[str, float | None]:
-        """Percentages by metric name; None if the references contain none of its units."""
+        """Percentages by metric name; None for a metric of whose units the references contain none."""
         return {name: known_metrics()[name].rate(counts) for name, counts in self.counts.items()}
 
     def to_json_dict(self) -> dict[str, int | float | None]:
@@ -112,7 +112,7 @@ def score_texts(
     durations_s: Sequence[float] | None = None,
     utterances: int | None = None,
 ) -> tuple[Score, list[UtteranceScore]]:
-    """Scores hypotheses against their references: returns the sum, and one record for each.
+    """Scores hypotheses against their references; returns the total score, and one for each utterance.
 
     Args:
         predictions: Recognized texts.
@@ -120,7 +120,7 @@ def score_texts(
         normalize: Applied to both texts before the comparison.
         ids: Id of each utterance.
         durations_s: Length of each recording in seconds.
-        utterances: Number of requested utterances. None: the number of predictions.
+        utterances: Number of requested utterances; None for the number of predictions.
 
     Raises:
         ScoringError: there are no predictions, or more than were requested.
@@ -143,8 +143,7 @@ def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
         empty_references += score.counts[WER.name].reference_length == 0
     if scored == 0:
         raise ScoringError(
-            f"0 of {utterances} utterances were scored, so there is no score: "
-            "look in the quarantine file for why none could be used"
+            f"0 of {utterances} utterances were scored, so there is no score: the quarantine file has the reasons"
         )
     if scored > utterances:
         raise ScoringError(
@@ -155,7 +154,7 @@ def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
 
 
 def total_by(scores: Iterable[tuple[str | None, UtteranceScore]]) -> dict[str, Score]:
-    """Returns the score of the decoded utterances of each name, in alphabetical order; skips those without a name."""
+    """Returns the score of the utterances with each name, in alphabetical order; skips utterances without a name."""
     of_each: dict[str, list[UtteranceScore]] = {}
     for name, score in scores:
         if name is not None:
@@ -164,7 +163,7 @@ def total_by(scores: Iterable[tuple[str | None, UtteranceScore]]) -> dict[str, S
 
 
 def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
-    """Raises ScoringError unless each requested id was scored exactly once, and no other, in any order."""
+    """Raises ScoringError unless each requested id, and no other, was scored exactly once; ignores the order."""
     if found := differences(asked, scored):
         raise ScoringError(
             f"the ids that were scored are not the {len(asked)} that were asked for: {found}. "
@@ -173,7 +172,7 @@ def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
 
 
 def differences(asked: Sequence[str], scored: Sequence[str]) -> str:
-    """Describes how the scored ids differ from the requested ones, with the first few of each kind; "" if equal."""
+    """Describes how scored ids differ from the requested ones, with the first few of each kind; "" if they agree."""
     asked_counts, scored_counts = Counter(asked), Counter(scored)
     problems = {
         "asked for more than once": [id for id, count in asked_counts.items() if count > 1],

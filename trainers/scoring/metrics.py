@@ -1,7 +1,7 @@
-"""Metrics for `evaluate`, none of which is downloaded: those that are always scored, and a recipe's own.
+"""Metrics for `evaluate` without downloads: those that are always scored, and a recipe's own.
 
-`evaluate.load("wer")` downloads a script from the Hub at run time. This is the same interface on our own counts:
-`ErrorRates()`, or `evaluate.load("<path of this file>", "wer")` in code that only knows `evaluate`.
+`evaluate.load("wer")` downloads a script from the Hub at run time. `ErrorRates()` has the same interface on our own
+counts; code that only knows `evaluate` uses `evaluate.load("<path of this file>", "wer")`.
 """
 
 import hashlib
@@ -28,17 +28,17 @@ from trainers.storage.own_folder import own_temporary_folder
 class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
     """Error rates in percent with the underlying counts; a rate is None if the references are empty.
 
-    `compute` takes the arguments of `error_rate.score_texts`; with `ids`, the result has the single scores in
+    `compute` takes the arguments of `error_rate.score_texts`; with `ids`, the result has the score of each utterance in
     `per_utterance`.
 
-    By default all metrics, or one by its name: `wer` (insertions, deletions, substitutions, words), `cer` (the same in
+    Computes all metrics or, by name, one: `wer` (insertions, deletions, substitutions, words), `cer` (the same in
     characters), `ser` (sentence_errors, utterances).
     """
 
     def __init__(self, config_name: str | None = None, **options: Any) -> None:
-        """Keeps its two columns in memory, instead of a file in a folder that all processes of a machine share.
+        """Keeps the two columns in memory, instead of in a file in a folder that all processes of a machine share.
 
-        evaluate's distributed mode (`num_process` above 1) does not work in memory, and uses the files.
+        evaluate's distributed mode (`num_process` above 1) does not work in memory, so it uses the files.
         """
         if config_name is not None and config_name not in known_metrics():
             raise ConfigError(f"metric {config_name!r} is not known: use one of {', '.join(known_metrics())}")
@@ -67,21 +67,21 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
 
 
 def in_memory() -> dict[str, Any]:
-    """Returns options of a metric with which it cannot collide with other processes."""
-    # evaluate creates this folder even in memory mode; a node's home may be read-only.
+    """Returns options that keep a metric from clashing with other processes."""
+    # evaluate creates this folder even in memory mode, by default in the home folder, which may be read-only.
     folder = str(own_temporary_folder("evaluate"))
     return {"keep_in_memory": True, "experiment_id": uuid4().hex, "cache_dir": folder}
 
 
 def load_metric(source: str) -> evaluate.EvaluationModule:
-    """Returns the metric that a recipe names, see `scoring_part.ScoringPart`. Runs its code, but downloads none.
+    """Returns the metric that a recipe names, see `scoring_part.ScoringPart`. Runs its code, but does not download it.
 
     Raises:
-        Exception: any error of the metric's code; LookupError or OSError if there is none.
+        Exception: any error of the metric's code; LookupError or OSError if there is no such metric.
     """
     if CLASS.fullmatch(source):
         name, _, attribute = source.partition(":")
-        # Appended, so that it hides no package: a job has its working directory in the path, a command does not.
+        # A job has its working directory in the path, a command does not. Appended, so that it hides no package.
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.append(here)
         found = getattr(importlib.import_module(name), attribute)
@@ -93,17 +93,17 @@ def load_metric(source: str) -> evaluate.EvaluationModule:
             module = importlib.import_module(CachedEvaluationModuleFactory(cached).get_module().module_path)
         found = _only_metric_of(module)
     if not (isinstance(found, type) and issubclass(found, evaluate.EvaluationModule)):
-        raise TypeError("it is no subclass of evaluate.Metric")
-    # Otherwise its seed would come from the state of training's random numbers.
+        raise TypeError("it is not a subclass of evaluate.Metric")
+    # Without a seed, the metric would take one from the state of training's random numbers.
     metric = found(seed=0, **in_memory())
     metric.download_and_prepare()
     return metric
 
 
 def _script(path: Path) -> ModuleType:
-    """Imports a script, or the script named like its folder; files next to it are its submodules.
+    """Imports a script or, for a folder, the script with the folder's name; files next to it are its submodules.
 
-    Imported in place instead of from a copy: evaluate would also download what the script's comments name.
+    evaluate would import a copy, and also download files that the script's comments name.
     """
     script = path / f"{path.name}.py" if path.is_dir() else path
     if not script.is_file():
@@ -111,7 +111,7 @@ def _script(path: Path) -> ModuleType:
     name = f"recipe_metric_{hashlib.sha256(str(script).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, script, submodule_search_locations=[str(script.parent)])
     if spec is None or spec.loader is None:
-        raise ImportError(f"{script} is no Python script")
+        raise ImportError(f"{script} is not a Python script")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""The normalizers by name, which transform reference and hypothesis before they are compared.
+"""Normalizers, which transform reference and hypothesis before they are compared.
 
 Two scores are comparable only if they were made with the same normalizer, so every score contains its name and version.
 Imports neither torch nor transformers.
@@ -18,7 +18,7 @@ from trainers.data.text import SPOKEN, TextRules, collapse_whitespace, normalize
 from trainers.errors import ConfigError
 from trainers.models.language_names import code_or_name
 
-# Characters typed for an apostrophe, a glottal stop or a Hebrew geresh: ʻ ʼ ‘ ’ ׳ ` ´
+# Characters that are typed for an apostrophe, a glottal stop or a Hebrew geresh: ʻ ʼ ‘ ’ ׳ ` ´
 _APOSTROPHES = dict.fromkeys(map(ord, "\u02bb\u02bc\u2018\u2019\u05f3`\u00b4"), "'")
 # Silent characters: the stretch of Arabic words (tatweel); Armenian punctuation within a word: ՛ ՜ ՞; combining
 # grapheme joiner, inherent vowels of Khmer; signs that NFKC would spell out: © ® ™.
@@ -27,8 +27,8 @@ _DECIMAL_SIGNS = {0x066B: ".", 0x066C: ","}  # Arabic
 _ALIKE: dict[int, str] = {**_APOSTROPHES, **_SILENT, **_DECIMAL_SIGNS}
 _VARIATION_SELECTORS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
-# Letters that older text writes with a joiner, which is dropped (the Unicode Standard, chapter 12): Malayalam chillus,
-# and Bengali khanda ta.
+# Letters that older text writes with a joiner, and today's letters (the Unicode Standard, chapter 12): Malayalam
+# chillus, and Bengali khanda ta.
 _JOINED = {
     "\u0d23\u0d4d\u200d": "\u0d7a",
     "\u0d28\u0d4d\u200d": "\u0d7b",
@@ -44,7 +44,7 @@ _JOINED_LETTERS = re.compile("|".join(_JOINED))
 _AM = re.compile("\u0e4d([\u0e48-\u0e4b]?)\u0e32|\u0ecd([\u0ec8-\u0ecb]?)\u0eb2")
 _AM_OF = {"\u0e32": "\u0e33", "\u0eb2": "\u0eb3"}
 
-# Lower case of the Turkish İ, whose dot an i has anyway.
+# Lower case of the Turkish İ; it becomes i, which has a dot anyway.
 _DOTTED_I = "i\u0307"
 _TAGS = re.compile(r"\[[^\[\]]*\]|<[^<>]*>")
 # Gershayim of Hebrew abbreviations, and the dot of Catalan l·l.
@@ -64,12 +64,12 @@ def normalize_basic(text: str) -> str:
       soft hyphens, zero-width spaces, variation selectors; letters once written with a joiner become today's letters.
     - Marks (category M) are kept: vowel signs, viramas, tone marks, harakat, accents. Enclosing marks are removed.
     - Lower case.
-    - Text in [square] or <angle> brackets is removed: it describes sounds, not words.
+    - Text in [square] or <angle> brackets is removed, since it describes sounds, not words.
     - Punctuation is removed as by `trainers.data.text.normalize`: an apostrophe within a word is kept, as ', and so is
       a full stop, comma or colon within a number. Hyphens separate words.
     - Symbols are removed, except currency signs, ° and % ‰ & @ # §, which are spoken: each becomes a separate word.
-    - Whitespace becomes single spaces; none between two characters of Han, kana or bopomofo, where spaces separate
-      nothing. Spaces of Thai, Lao, Khmer and Burmese are kept.
+    - Whitespace becomes single spaces, and is removed between two characters of Han, kana or bopomofo, where spaces do
+      not separate words. Spaces of Thai, Lao, Khmer and Burmese are kept.
     """
     text = _JOINED_LETTERS.sub(lambda match: _JOINED[match[0]], text)
     text = "".join(map(_plain, _VARIATION_SELECTORS.sub("", text).translate(_ALIKE)))
@@ -83,7 +83,7 @@ def normalize_basic(text: str) -> str:
 
 
 def _plain(character: str) -> str:
-    """Returns a character as prepared for NFKC, which would turn some symbols into letters."""
+    """Replaces a character that NFKC would handle wrongly."""
     category = unicodedata.category(character)
     if category == "Nd":
         return str(unicodedata.decimal(character))
@@ -102,9 +102,9 @@ def _spoken(character: str) -> str:
 
 # Used if data.normalizer is not set.
 DEFAULT = "basic"
-# Above this share of words with marks, marks are part of the language's writing.
+# Marks are part of a language's writing if more than this fraction of words have them; number of texts that are read.
 _FEW_MARKED, _LOOKED_AT = 0.02, 10_000
-# Rules that whisper-normalizer has and openai-whisper does not; `cause` → `because` also changes "the cause of".
+# Rules that whisper-normalizer has and openai-whisper has not; `cause` → `because` also changes "the cause of".
 _NOT_WHISPERS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
 _WHISPER_BASIC, _WHISPER_ENGLISH = BasicTextNormalizer(), EnglishTextNormalizer()
@@ -114,7 +114,7 @@ for _pattern in _NOT_WHISPERS:
 
 @dataclass(frozen=True, slots=True)
 class Normalizer:
-    """A text function of a module, with a name, and a version that changes with any result; picklable."""
+    """A function of texts with a name, and a version that changes whenever a result changes; picklable."""
 
     name: str
     version: str
@@ -140,8 +140,8 @@ def normalizer_named(name: str) -> Normalizer:
 def normalize_whisper_basic(text: str) -> str:
     """Whisper's BasicTextNormalizer, used for most published scores of languages other than English.
 
-    Lower case, NFKC, no text in brackets, symbols and punctuation to spaces. It treats combining marks as symbols, too,
-    which splits words of Indic scripts, Thai and vocalized Arabic, and hides errors in their vowels.
+    Converts to lower case and NFKC, removes text in brackets, and replaces symbols and punctuation by spaces. Combining
+    marks count as symbols, which splits words of Indic scripts, Thai and vocalized Arabic, and hides errors in vowels.
     """
     return collapse_whitespace(_WHISPER_BASIC(text))
 
@@ -154,8 +154,8 @@ def normalize_whisper_english(text: str) -> str:
 def hidden_marks(normalizer: Normalizer, references: Iterable[str], language: str | None = None) -> str | None:
     """Returns a warning if a normalizer removes marks with which the references are written, else None.
 
-    Marks are the parts of a decomposed letter besides the base, such as vowel signs, tones and accents. A few, as in
-    foreign words and names, are not reported, nor are those of English, which is written without.
+    Marks are the parts of a decomposed letter besides the base, such as vowel signs, tones and accents. A few marks, as
+    in foreign words and names, are not reported, and neither are those of English, which is written without marks.
     """
     if normalizer.name in ("none", DEFAULT) or (language is not None and code_or_name(language) == "en"):
         return None

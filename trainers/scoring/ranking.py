@@ -24,7 +24,7 @@ WRITTEN_WITHOUT_SPACES = frozenset(CODES.split())
 
 
 def ranking_rate(language: str | None) -> str:
-    """Returns the name of the metric that ranks recognizers of a language, and that a score shows first.
+    """Returns the name of the metric that ranks recognizers of a language, which scores show first.
 
     A language is a code or a name: `th`, `zh-TW`, `yue_Hant`, `Thai`, `日本語`.
     """
@@ -32,7 +32,7 @@ def ranking_rate(language: str | None) -> str:
 
 
 def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> str:
-    """Returns `WER 4.2% on test (200 utterances) · normalizer basic 1`; if CER ranks, it comes first, with a note.
+    """Returns `WER 4.2% on test (200 utterances) · normalizer basic 1`; if CER ranks, CER comes first, with a note.
 
     `totals` is a score as in evaluation/<split>.json; if it has several languages, the rates of each follow.
     """
@@ -41,7 +41,7 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
     if name is not None:
         remarks.append(f"the {name}'s WER is {_percent(greedy['wer'])}")
     if totals.get("decoding", {}).get("weights_chosen_on_this_set"):
-        remarks.append("decode's weights were chosen on this set, so that the rate is too low for others")
+        remarks.append("decode's weights were chosen on this set, so the rate is lower than on others")
     if ranking_rate(language) == CER.name:
         remarks.insert(0, f"CER ranks: {language} is written without spaces between words")
     if len(languages := totals.get("languages", {})) > 1:
@@ -50,7 +50,7 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
 
 
 def greedy_score(totals: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
-    """Returns name and score of a search's baseline, such as `best path`; without one, None and the score itself."""
+    """Returns name and score of a search's baseline, such as `best path`; without a search, None and `totals`."""
     names = (part.greedy for part in decode_parts().values())
     return next(((name.replace("_", " "), totals[name]) for name in names if name in totals), (None, totals))
 
@@ -62,7 +62,7 @@ def rates_of(totals: Mapping[str, Any], language: str | None) -> str:
 
 
 def score_lines(totals: Mapping[str, Any], language: str | None) -> Iterator[str]:
-    """Yields the complete score as lines for people: `score_line` and the counts."""
+    """Yields the complete score as lines for people: `score_line`, the counts, and other rates."""
     yield score_line(totals, counted(totals["utterances"], "utterance"), language)
     metrics = known_metrics().values()
     for metric in metrics:

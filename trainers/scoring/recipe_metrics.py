@@ -1,6 +1,6 @@
 """The metrics of `scoring.metrics`, loaded only from the sources in the recipe.
 
-A metric is code that is run, so nothing is downloaded: a Hub name must be in the node's cache.
+Loading a metric runs its code, so nothing is downloaded: a metric of the Hub must be in the node's cache.
 """
 
 import math
@@ -11,20 +11,20 @@ from typing import Any
 
 from trainers.errors import ConfigError, ScoringError
 
-# Texts on which each metric is tried before anything is prepared. A model often recognizes nothing at first.
+# Texts on which each metric is tried before anything is prepared. One hypothesis is empty, as a model's first often are.
 TRIAL_HYPOTHESES = ("the cat sat", "")
 TRIAL_REFERENCES = ("the cat sat down", "on the mat")
 
 
 @dataclass
 class RecipeMetrics:
-    """The metrics by name, loaded from their sources when they are first computed, in one process."""
+    """The metrics by name, which are loaded from their sources when they are first computed, in one process."""
 
     sources: Mapping[str, str]
     _loaded: dict[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Computes each metric once; raises ConfigError for a metric that cannot be loaded or returns no number."""
+        """Computes each metric once; raises ConfigError if a metric cannot be loaded, fails, or returns no number."""
         try:
             self.compute(TRIAL_HYPOTHESES, TRIAL_REFERENCES)
         except ScoringError as error:
@@ -52,16 +52,16 @@ class RecipeMetrics:
         if not isinstance(number, Real):
             keys = f" of {', '.join(map(str, result))}" if isinstance(result, Mapping) else ""
             raise ScoringError(
-                f"{label} gives {type(result).__name__}{keys}, in which no number is found: return one number, or a "
+                f"{label} returns {type(result).__name__}{keys}, in which no number is found: return one number, or a "
                 f"dict that has it under {name!r}"
             )
         if not math.isfinite(number):
-            raise ScoringError(f"{label} gives {float(number)}, which is no finite number")
+            raise ScoringError(f"{label} returns {float(number)}, which is not a finite number")
         return float(number)
 
 
 def _load(label: str, source: str) -> Any:
-    # Imported here: training without metrics of its recipe does not need `evaluate`.
+    # Imported here, since a training without metrics in its recipe does not need `evaluate`.
     from trainers.scoring.metrics import load_metric  # noqa: PLC0415
 
     try:

@@ -1,4 +1,4 @@
-"""Scores a recognizer on a prepared set: every utterance once, in its own bucket, on whichever rank."""
+"""Scores a recognizer on a prepared set, with every utterance once, in its own bucket, on any rank."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +26,12 @@ class ScoringOptions:
     """Options for generating and comparing hypotheses.
 
     Attributes:
-        batch_size: Utterances of one generate call. Does not affect scores.
-        edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of equal length are recognized
+        batch_size: Number of utterances in a batch. Does not affect scores.
+        edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`; None to recognize only clips of equal length
             together, without padding.
-        to_longest: Pad each batch to its longest clip instead of the edge of its bucket.
-        full_context_s: Seconds of the model's full context, for a second score of clips padded to it. None: no second.
+        to_longest: True to pad each batch to its longest clip instead of the edge of its bucket.
+        full_context_s: Length of the model's full context in seconds, for a second score of clips padded to it; None
+            for no second score.
     """
 
     batch_size: int
@@ -52,9 +53,9 @@ class SplitScore:
     """A split's score and its components.
 
     Attributes:
-        loss: Cross-entropy per label in nats. None: not computed for this model, see `Recognizer.scores_loss`.
-        skipped: Number of utterances that are too long for the model, and were left out as configured.
-        greedy: For a search of outputs, the score without it.
+        loss: Cross-entropy per label in nats; None if not computed for this model, see `Recognizer.scores_loss`.
+        skipped: Number of utterances that are too long for the model and were left out as configured.
+        greedy: For a search of outputs, the score without the search.
         by_other_settings: For such a search, the scores with the other settings of `recognizer.Search`.
         full_context: The score with every clip padded to the model's full context, if requested.
         languages: For a set with a language column, the score of each language, by its code.
@@ -108,7 +109,7 @@ class ScoredClips:
 
     Attributes:
         rows: Positions of the scored clips, ascending.
-        languages: Language of each scored clip. None: the set has no language column.
+        languages: Language of each scored clip; None if the set has no language column.
         members: For a mix, the member of each scored clip.
     """
 
@@ -124,7 +125,7 @@ class NotFiniteError(ScoringError):
 
 
 class CutShortError(Exception):
-    """Scoring was ended early; raised by every rank, since a score of a part of the set is not valid."""
+    """Scoring ended early. Every rank raises it, since a score of a part of the set is not valid."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Scorer:
         cache_bytes: int,
         metrics: RecipeMetrics | None = None,
     ):
-        """Stores what scores have in common; `cache_bytes` limits the node's copy of shards from a bucket."""
+        """Stores what all scores have in common; `cache_bytes` limits the node's copies of shards from a bucket."""
         self._metrics = metrics or RecipeMetrics({})
         self._prepared, self._labels, self._rows = clips.prepared, clips.labels, clips.rows
         self._languages: Sequence[str | None] = clips.languages or [None] * len(clips.rows)
@@ -161,9 +162,9 @@ class Scorer:
     def score(
         self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
     ) -> SplitScore:
-        """Recognizes every utterance once over all ranks, gathers and adds up the results; then at the full context.
+        """Recognizes every utterance once over all ranks, and sums the results; if requested, also at the full context.
 
-        Lines of progress begin with `what`; none are printed without it. `cut_short` is called before each batch.
+        Progress lines begin with `what`, and are printed only with it. `cut_short` is called before each batch.
 
         Raises:
             CutShortError: `cut_short` returned True on some rank.
@@ -181,7 +182,7 @@ class Scorer:
             to_longest=options.to_longest,
             batch_size=options.batch_size,
         )
-        # Assigned in turn, since the costliest are first.
+        # Ranks take batches in turn, since the costliest are first.
         batches = batches[self._session.rank :: self._session.world_size]
         total_clips = sum(len(positions) for positions, _ in batches)
         counter = ProgressCounter(
@@ -233,7 +234,7 @@ class Scorer:
             scored["duration_s"].to_pylist(),
             self._prepared.summary.rows,
         )
-        # For a search, texts without it, then with each of the other settings.
+        # For a search, the texts without it, and then those with each of the other settings.
         rows = [(item.greedy, *item.by_other_settings) for item in found if item.greedy is not None]
         others = [
             score_texts(texts, references, normalizer, utterances=self._prepared.summary.rows)[0]

@@ -1,6 +1,6 @@
 """Reads hypotheses and references of any system from files, and scores them like a run's. Loads no heavy library.
 
-- `.txt`: one utterance per line, with any content; both files have the same number of lines.
+- `.txt`: one utterance per line, which may be empty; both files have the same number of lines.
 - `.trn` (NIST): the words, then the id in parentheses at the end of the line. Lines that begin with `;;` are comments.
 - `.jsonl`, `.json`: an object per line, with `id` and the text; our own evaluation/<split>.jsonl have both
   texts.
@@ -16,7 +16,7 @@ from typing import Any
 from trainers.errors import ConfigError, DataError
 from trainers.scoring.error_rate import UtteranceScore, differences, score_utterance
 
-# Keys of the text in a line of JSON or a row of CSV, of which the first one found is used: ours, NeMo's, manifests'.
+# Keys of the text in a line of JSON or a row of CSV, of which the first one found is used. NeMo writes `pred_text`.
 HYPOTHESIS_KEYS = ("hypothesis", "pred_text", "text")
 REFERENCE_KEYS = ("reference", "text")
 DURATION_KEYS = ("duration_s", "duration")
@@ -40,7 +40,7 @@ class Transcripts:
 def read_hypotheses(path: Path) -> Transcripts:
     """Reads the hypotheses of a system; see the module for formats.
 
-    Raises ConfigError if there is no such file, or its extension is not known, and DataError if a line is not valid.
+    Raises ConfigError if the file cannot be read or its extension is not known, and DataError if a line is not valid.
     """
     return _read(path, HYPOTHESIS_KEYS)
 
@@ -100,7 +100,7 @@ def _read(path: Path, keys: Sequence[str]) -> Transcripts:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """Returns the lines with their numbers from 1; only a line feed ends a line, and the last may lack it."""
+    """Returns the lines with their numbers from 1. Only a line feed ends a line; the last line may lack it."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -131,7 +131,7 @@ def _trn_rows(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[st
 
 
 def _records(path: Path, text: str, suffix: str) -> Iterator[tuple[int | str, Mapping[str, Any]]]:
-    # Imported here: pyarrow takes as long to load as everything else here.
+    # Imported here, since pyarrow takes as long to load as everything else here.
     from trainers.data.sources.manifest_fields import delimited_rows, json_objects, separator_of  # noqa: PLC0415
 
     if suffix in (".jsonl", ".json"):

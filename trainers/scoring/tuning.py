@@ -1,4 +1,4 @@
-"""Tunes the setting of a search on the validation set."""
+"""Chooses the setting of a search on the validation set."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """The tried settings, the best of them, and the score without a search, with its name in records."""
+    """The tried settings, the best of them, and the score without a search, with the name of that score in files."""
 
     trials: tuple[Trial, ...]
     best: Trial
@@ -58,7 +58,7 @@ def tune(part: DecodePart, rate: str, score: Callable[[tuple[Setting, ...]], Spl
 
 
 def choose(trials: Sequence[Trial], rate: str) -> Trial:
-    """Returns the trial with the best rate; of equal ones that with the lowest CER, then the least setting."""
+    """Returns the trial with the best rate, of ties the one with the lowest CER, then with the first setting."""
     sign = -1 if known_metrics()[rate].order == "max" else 1
 
     def rank(trial: Trial) -> tuple[float, ...]:

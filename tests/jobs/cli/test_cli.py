@@ -319,7 +319,7 @@ def test_a_full_disk_of_the_client_is_one_message(
         with suppress(OSError):
             full.close()
     assert code == StorageError.exit_code
-    assert "cannot be written: No space left on device: free some, or choose another disk" in capsys.readouterr().err
+    assert "cannot be written: No space left on device: free space, or use another disk" in capsys.readouterr().err
 
 
 def test_a_command_whose_output_nobody_reads_ends_as_other_tools_do(
@@ -343,7 +343,7 @@ def test_a_folder_that_this_user_may_not_enter_is_one_message(
     monkeypatch.setattr(cluster_record, "clusters_folder", refused)
     assert main(["cluster", "status"]) == StorageError.exit_code
     assert capsys.readouterr().err == (
-        "error: /root/.rayscribe/clusters cannot be used: Permission denied: change its rights, or choose another "
+        "error: /root/.rayscribe/clusters cannot be used: Permission denied: fix its permissions, or use another "
         "folder (RAYSCRIBE_HOME)\n"
     )
 

@@ -77,7 +77,7 @@ def test_many_large_entries_of_a_journal_are_not_read(tmp_path: Path, monkeypatc
     for number in (1, 2):
         (tmp_path / "journal" / f"{number:08}.json").write_text("0" * 60)
     text = RunFolders().resume_text(sample_run(run_folder=str(tmp_path)))
-    assert text.endswith("the run's journal has 120 bytes: more than 100 are not read here")
+    assert text.endswith("the run's journal has 120 bytes, more than the limit of 100")
 
 
 def test_no_checkpoint_is_told_from_a_folder_that_cannot_be_read(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class TestDurations:
     def test_the_model_s_own_bound(self, tmp_path: Path) -> None:
         path = write_long_rows(tmp_path / "long.csv", [("a.wav", "a", 4.0), ("c.wav", "c", 2.0)])
         text = the_one(check_durations, subject_of(tmp_path, {"data.train": path}), "warning")
-        assert "1 of 2 clips are longer than what the model takes, 3 s (a.wav: 4.0 s)" in text
+        assert "1 of 2 clips are longer than the model's longest input, 3 s (a.wav: 4.0 s)" in text
 
     def test_nothing_left_is_an_error(self, tmp_path: Path) -> None:
         path = write_long_rows(tmp_path / "long.csv", [("a.wav", "a", 31.0), ("b.wav", "b", 0.01)])
@@ -158,7 +158,7 @@ class TestDurations:
 
     def test_a_model_that_cannot_be_opened_takes_no_known_length(self, tmp_path: Path) -> None:
         changes = {"model": {"init": "pretrained", "name_or_path": "/nowhere/model", "language": "English"}}
-        assert "test: the model could not be opened, so what it takes is not known" in [
+        assert "test: the model could not be opened, so its longest input is not known" in [
             text for level, text in said(check_durations, subject_of(tmp_path, changes)) if level == "skipped"
         ]
 

@@ -99,12 +99,12 @@ def test_files_of_another_model_are_removed_and_those_of_people_stay(taking_hub:
 def test_a_card_that_the_hub_refuses_is_said_before_anything_is_sent(taking_hub: Hub, tmp_path: Path) -> None:
     card = CARD.replace("language: sr", "language: xhosa").encode()
     run = finish(RunFolder(open_storage(str(tmp_path / "sr"))), {**MODEL, "README.md": card})
-    with pytest.raises(ConfigError, match=r'does not take it .*"language" with value "xhosa" is not valid'):
+    with pytest.raises(ConfigError, match=r'refuses it .*"language" with value "xhosa" is not valid'):
         push_run(run, PART)
     assert taking_hub.sent() == []
 
 
-@pytest.mark.parametrize(("status", "message"), [(401, "does not accept the token"), (403, "does not take it")])
+@pytest.mark.parametrize(("status", "message"), [(401, "does not accept the token"), (403, "refuses it")])
 def test_a_right_that_was_taken_away_meanwhile_is_said_without_the_token(
     taking_hub: Hub, run: RunFolder, status: int, message: str
 ) -> None:

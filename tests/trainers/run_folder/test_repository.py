@@ -72,6 +72,6 @@ def test_a_hub_that_is_down_is_a_storage_s_error_and_an_offline_process_the_conf
 
 def test_what_a_server_repeats_of_the_token_is_not_shown(taking_hub: Hub) -> None:
     taking_hub.faults.append(Fault("repos/create", 418))
-    with pytest.raises(ConfigError, match=r"does not take it .*not with Bearer …") as caught:
+    with pytest.raises(ConfigError, match=r"refuses it .*not with Bearer …") as caught:
         repository_of(HubPart(), "sr", make=True)
     assert TOKEN not in str(caught.value)

@@ -99,11 +99,11 @@ def test_random_numbers_of_a_metric_do_not_move(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("result", "why"),
     [
-        ("float('nan')", "gives nan, which is no finite number"),
-        ("{'own': float('inf')}", "gives inf, which is no finite number"),
-        ("{'one': 1, 'two': 2}", "gives dict of one, two, in which no number is found"),
+        ("float('nan')", "returns nan, which is not a finite number"),
+        ("{'own': float('inf')}", "returns inf, which is not a finite number"),
+        ("{'one': 1, 'two': 2}", "returns dict of one, two, in which no number is found"),
         ("{'own': 'high'}", "in which no number is found"),
-        ("None", "gives NoneType, in which no number is found"),
+        ("None", "returns NoneType, in which no number is found"),
         ("predictions[9]", "failed: IndexError: "),
     ],
 )
@@ -127,7 +127,7 @@ def test_what_divides_by_the_length_of_an_empty_hypothesis_is_found_before_train
         ("/nowhere/metric.py", "FileNotFoundError: there is no /nowhere/metric.py"),
         ("no_such_module:Metric", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("trainers.scoring.metrics:NoSuch", "has no attribute 'NoSuch'"),
-        ("trainers.scoring.error_rate:Score", "TypeError: it is no subclass of evaluate.Metric"),
+        ("trainers.scoring.error_rate:Score", "TypeError: it is not a subclass of evaluate.Metric"),
         ("surely_not_cached", "is not cached in"),
         ("someone/surely_not_cached", "is not cached in"),
     ],

@@ -1,4 +1,4 @@
-"""Shows what a command does while it runs: events, rendered for a terminal, a log or a program.
+"""Shows what a command does while it runs, as events that are rendered for a terminal, a log or a program.
 
 Imports only the standard library, so that the first line is printed before anything slow is imported.
 """

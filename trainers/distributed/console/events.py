@@ -1,6 +1,6 @@
 """Events of a running command. A plain string is an event, too: a line for the user.
 
-`View` is the state of a command after its events. Pure, but for the clock of a progress counter.
+`View` is the state of a command after its events. Pure, except for the clock of a progress counter.
 """
 
 import time
@@ -15,9 +15,9 @@ TRAIN = "train"
 
 @dataclass(frozen=True)
 class Stage:
-    """The command enters a stage: its name, and what it does there, as in `still …`.
+    """The command enters a stage: its name, and what it does there, as after `still` in messages.
 
-    If `is_told` is false, a log prints no line for the stage, since the work in it prints its own.
+    If `is_told` is false, a log has no line for the stage, since the work in it prints its own.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageEnded:
-    """The next output comes from something else, such as a job whose log is followed."""
+    """The stage has ended; the next output comes from elsewhere, such as a job whose log is followed."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Progress: the number of completed units of a total, the seconds taken, and a note of anything unusual.
+    """Progress: the number of completed units of a total, the seconds taken, and a note on unusual units.
 
     A log prints only events with `is_logged`; a terminal shows all of them.
     """
@@ -57,7 +57,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class DataFound:
-    """The data of a run is prepared and selected: a description, and the number of quarantined rows."""
+    """The data of a run is prepared and selected; has a description, and the number of quarantined rows."""
 
     text: str
     quarantined: int
@@ -65,7 +65,7 @@ class DataFound:
 
 @dataclass(frozen=True)
 class TrainingBegan:
-    """The worker group starts training: a description, the first step and the last."""
+    """The worker group starts training; has a description, and the first and the last step."""
 
     text: str
     workers: int
@@ -84,7 +84,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Logged:
-    """The mean loss of the steps since the last such event, and their speed; further metrics by their titles."""
+    """The mean loss of the steps since the last such event, and their speed; `further` has metrics by their titles."""
 
     step: int
     max_steps: int
@@ -98,7 +98,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class Validated:
-    """The validation set is scored after a step: error rates in percent, and a line of text."""
+    """The validation set is scored after a step; has error rates in percent, and a line of text."""
 
     step: int
     max_steps: int
@@ -108,7 +108,7 @@ class Validated:
 
 @dataclass(frozen=True)
 class Finished:
-    """The command has completed: its result in one line, and the folder of the result."""
+    """The command has completed; has its result in one line, and the folder of the result."""
 
     text: str
     folder: str
@@ -131,14 +131,14 @@ NAMES: Mapping[type, str] = {
 
 
 def content_of(event: Event) -> dict[str, Any]:
-    """Returns the fields of an event, its name first."""
+    """Returns the fields of an event for JSON, its name first."""
     fields = {"text": event} if isinstance(event, str) else asdict(event)
     of_logs = ("is_told", "is_logged")
     return {"event": NAMES[type(event)], **{name: value for name, value in fields.items() if name not in of_logs}}
 
 
 class ProgressCounter:
-    """Counts units of `what` and shows progress, at most every `SHOWN_EVERY_S`; in a log at most every `every_s`."""
+    """Counts units of `what`; shows progress at most every `SHOWN_EVERY_S`, in a log at most every `every_s`."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class ProgressCounter:
 
 @dataclass(frozen=True)
 class View:
-    """The state of a command at one moment; all times are of one monotonic clock.
+    """The state of a command at one moment; all times are from one monotonic clock.
 
     Attributes:
         spent_s: Seconds spent in earlier stages, by the first word of their names.

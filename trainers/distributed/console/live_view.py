@@ -21,7 +21,7 @@ GOOD, ODD, BAD, PALE, MAIN = "green", "yellow", "bold red", "dim", "cyan"
 
 
 def lasting_lines(event: Event, before: View, now_s: float) -> list[Text]:
-    """Returns the permanent lines of an event, if any. A stage gets its line when it ends."""
+    """Returns the permanent lines of an event; empty if it has none. A stage gets its line when it ends."""
     if isinstance(event, Stage | StageEnded):
         return _ended(before, now_s)
     if isinstance(event, Logged) or (isinstance(event, Counted) and not event.has_ended):
@@ -36,7 +36,7 @@ def lasting_lines(event: Event, before: View, now_s: float) -> list[Text]:
 
 
 def live_lines(view: View, now_s: float, width: int) -> list[Text]:
-    """Returns the lines of the live view, each cut to the terminal's width; none before the first stage."""
+    """Returns the lines of the live view, truncated to the terminal's width; empty outside of a stage."""
     if view.stage is None:
         return []
     lines = [_stage_line(view, view.stage, now_s, width)]

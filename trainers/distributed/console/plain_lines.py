@@ -13,7 +13,7 @@ SPARK_CELLS = 10
 
 
 def line_of(event: Event, since_start_s: float | None = None) -> str | None:
-    """Returns the line of an event, or None. A stage has a line only if the start of the command is known."""
+    """Returns the line of an event; None if it has none. A stage has a line only if `since_start_s` is known."""
     if isinstance(event, str):
         return event
     if isinstance(event, Stage):

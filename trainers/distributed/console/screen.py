@@ -46,7 +46,7 @@ class Output(Protocol):
 
 
 class Screen:
-    """Passes events from any thread to an output, and calls its `tick` regularly.
+    """Passes events from any thread to an output, and calls the output's `tick` regularly.
 
     If nobody reads the output any more, as after `| head`, the command continues without it.
     """
@@ -80,7 +80,7 @@ class Screen:
 
     def _tick(self) -> None:
         while not self._closed.wait(self._output.tick_s):
-            # Other errors of the output are raised in the main thread, by `show`.
+            # `show` raises other errors of the output, in the main thread.
             with self._lock, contextlib.suppress(OSError, ValueError), self._dropping_unread():
                 self._output.tick(self._view, self._clock())
 
@@ -111,7 +111,7 @@ def _is_unread(file: TextIO) -> bool:
 
 
 class LogOutput(Output):
-    """Output for logs: prints each line at once, and a "still …" line now and then during long stages."""
+    """Output for logs: prints each line immediately, and a "still …" line now and then during long stages."""
 
     tick_s = 1.0
 
@@ -142,7 +142,7 @@ class LogOutput(Output):
 
 
 class JsonLines(Output):
-    """Output for programs: prints each event at once, and redirects other standard output to standard error."""
+    """Output for programs: prints each event immediately, and redirects other standard output to standard error."""
 
     tick_s = STILL_S
 
@@ -182,7 +182,7 @@ def _finite(value: Any) -> Any:
 
 UNREAD = "nobody reads the output any more: the command goes on without it"
 START, READING = "start", "reading the recipe"
-# Commands without a screen: help, and checks, whose findings are read by another process.
+# Arguments of commands without a screen: help, and checks, whose findings are read by another process.
 PRINTS_ALONE = {"-h", "--help", "check", "--verb=check"}
 _screen: Screen | None = None
 _listeners: list[Callable[[str], None]] = []
@@ -190,7 +190,7 @@ _listeners: list[Callable[[str], None]] = []
 
 @contextlib.contextmanager
 def opened_screen(*, as_json: bool = False, to_stderr: bool = False) -> Iterator[None]:
-    """Opens this process's screen for a command; does nothing if a screen is open, or on any rank of torchrun but 0."""
+    """Opens this process's screen for a command; does nothing if one is open, or on torchrun's ranks other than 0."""
     global _screen  # noqa: PLW0603 -- the output of a process is global, too
     if _screen is not None or not is_main_process():
         yield
@@ -219,7 +219,7 @@ def _output(file: TextIO, *, as_json: bool) -> Output:
     if as_json:
         return JsonLines(file)
     if file.isatty() and os.environ.get("TERM") != "dumb" and os.environ.get("WORLD_SIZE", "1") == "1":
-        # rich takes longer to load than everything else that the first line needs.
+        # rich takes longer to import than everything else that the first line needs.
         from trainers.distributed.console.live_view import Terminal  # noqa: PLC0415
 
         return Terminal(file)
@@ -232,7 +232,7 @@ def is_main_process() -> bool:
 
 
 def show(event: Event) -> None:
-    """Shows an event at once, through pipes too; under torchrun, only on rank 0."""
+    """Shows an event immediately, even if piped; under torchrun, only on rank 0."""
     if not is_main_process():
         return
     if _listeners and (line := line_of(event)) is not None:
@@ -246,7 +246,7 @@ def show(event: Event) -> None:
 
 @contextlib.contextmanager
 def listened(listener: Callable[[str], None]) -> Iterator[None]:
-    """Calls `listener` with each line shown while the block runs, as a log would print it."""
+    """Calls `listener` with each line that is shown while the block runs, as in a log."""
     _listeners.append(listener)
     try:
         yield

@@ -1,1 +1,1 @@
-"""Exports the model of a run to other formats: converts it, scores it by the format's runtime, keeps it if equal."""
+"""Exports a run's model to other formats: converts it, scores it with each runtime, and keeps it if scores agree."""

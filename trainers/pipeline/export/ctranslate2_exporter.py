@@ -1,4 +1,4 @@
-"""Exports a Whisper to CTranslate2, in the form that faster-whisper opens."""
+"""Exports a Whisper model to CTranslate2, in the layout that faster-whisper opens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ EMPTY = ""
 
 
 class CTranslate2:
-    """CTranslate2's format of a Whisper, made by CTranslate2's converter for transformers' models."""
+    """CTranslate2's format for Whisper models, made by its converter for transformers."""
 
     def refusal(self, source: Source) -> str | None:
         return source.refusal_unless("whisper", "only Whispers")
@@ -24,7 +24,7 @@ class CTranslate2:
     def convert(self, source: Source, folder: Path) -> None:
         from ctranslate2.converters import TransformersConverter  # noqa: PLC0415
 
-        # Replaces the folder.
+        # The converter replaces the folder, so other files are written later.
         TransformersConverter(str(source.folder), copy_files=[TOKENIZER]).convert(str(folder), force=True)
         # faster-whisper reads the feature extractor's config next to the tokenizer.
         source.recognizer.processor.feature_extractor.save_pretrained(folder)
@@ -36,9 +36,9 @@ class CTranslate2:
 
 
 def _mark_multilingual(vocabulary: Path) -> None:
-    """Adds the empty token that released multilingual vocabularies have, by which CTranslate2 detects them.
+    """Adds an empty token, by which CTranslate2 recognizes the vocabularies of released multilingual models.
 
-    Without the token, faster-whisper leaves the language out of the prompt. It follows all tokens of the model.
+    Without the token, faster-whisper leaves the language out of the prompt. It is placed after the model's own tokens.
     """
     tokens = json.loads(vocabulary.read_text(encoding="utf-8"))
     if EMPTY not in tokens:

@@ -1,6 +1,6 @@
 """The export formats, and a user's request for some of them. Loads neither formats nor the packages that they need.
 
-To add a format: a file with its `Exporter`, and a line in KNOWN_EXPORTS.
+To add a format, write a file with its `Exporter`, and add a line to KNOWN_EXPORTS.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class KnownExport:
 
     Attributes:
         implementation: `module:class` of its `Exporter`.
-        packages: Packages that its converter and runtime need, besides the dependencies; modules have the same names.
+        packages: Extra packages that its converter and runtime need; their modules have the same names.
     """
 
     implementation: str
@@ -35,7 +35,7 @@ class KnownExport:
 
     @property
     def problem(self) -> str | None:
-        """A missing package and how to install it; None if all are installed."""
+        """A message with a missing package and how to install it; None if all are installed."""
         missing = next((name for name in self.packages if find_spec(name) is None), None)
         if missing is None:
             return None
@@ -61,8 +61,8 @@ class ExportRequest:
 
     Attributes:
         formats: Names of KNOWN_EXPORTS, in the order in which they are made.
-        output: A folder of this machine, which gets a folder of each format.
-        tolerance: Maximum difference between the error rates of a format and the run, either way. Percentage points.
+        output: A folder of this machine, which gets one folder per format.
+        tolerance: Maximum absolute difference between the error rates of a format and the run. Percentage points.
     """
 
     formats: Sequence[str]
@@ -78,7 +78,7 @@ class ExportRequest:
         """Returns the formats by name, after checking what can be checked without the model.
 
         Raises:
-            ConfigError: names formats that cannot be exported here.
+            ConfigError: an argument is invalid, or a format lacks a package.
         """
         names = [*dict.fromkeys(self.formats)]
         if not names:
@@ -96,11 +96,11 @@ class ExportRequest:
 
     def _check_output(self, names: Sequence[str]) -> None:
         if is_url(self.output):
-            raise ConfigError(f"--output {self.output}: runtimes open files of a disk: name a folder of this machine")
+            raise ConfigError(f"--output {self.output}: runtimes open files on a disk: name a folder of this machine")
         if self.folder.exists() and not self.folder.is_dir():
             raise ConfigError(f"--output {self.output}: is a file: name a folder")
         there = [name for name in names if (self.folder / name).exists()]
         if there and not self.force:
             raise ConfigError(
-                f"--output {self.output}: already has {' and '.join(there)}: add --force to replace, or name another"
+                f"--output {self.output}: already has {' and '.join(there)}: add --force to replace, or use another"
             )

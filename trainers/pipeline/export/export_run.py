@@ -1,4 +1,4 @@
-"""Exports the model of a run: converts it, has each format recognize the test split, and keeps those that agree."""
+"""Exports a run's model: converts it, scores each format on the test split, and keeps formats whose scores agree."""
 
 import io
 import time
@@ -42,7 +42,7 @@ class ScoredRun:
     """A run with a model and a score on the test split.
 
     Attributes:
-        totals: The run's score that other runtimes can reproduce: at the model's full context, and without a search.
+        totals: The score that other runtimes can reproduce, at the model's full context and without a search.
         rows: The scored utterances, as in evaluation/test.jsonl.
     """
 
@@ -59,7 +59,7 @@ class ScoredRun:
         """Reads a run folder.
 
         Raises:
-            ConfigError: the run lacks something that an export needs; the text says what to do.
+            ConfigError: the run lacks something that an export needs; the message has the fix.
         """
         finish = Journal(folder).read().finished
         content = folder.read_yaml(CONFIG)
@@ -130,7 +130,7 @@ def positions_of(prepared: PreparedSet, rows: Sequence[Mapping[str, Any]]) -> li
 
 
 class FormatScore(NamedTuple):
-    """The score of a format; `real_time_factor` is seconds of computing per second of audio, one clip after another."""
+    """A format's score; `real_time_factor` is computing time per second of audio, in seconds, one clip at a time."""
 
     score: Score
     utterances: Sequence[UtteranceScore]
@@ -142,10 +142,10 @@ class Outcome:
     """The result of one format.
 
     Attributes:
-        folder: Folder of the exported model. None: it is not kept.
-        problem: Why it is not kept. None: it is kept.
-        rates: Error rates on the test split by the format's runtime, in percent by metric. None: there is no score.
-        difference: Difference between its ranking rate and the run's. Percentage points.
+        folder: Folder of the exported model; None if it is not kept.
+        problem: Why the model is not kept; None if it is kept.
+        rates: Error rates of the format on the test split, in percent by metric; None without a score.
+        difference: The format's ranking rate minus the run's, in percentage points; None without a score.
     """
 
     format: str
@@ -162,7 +162,7 @@ class Exported:
     """The result of an export request.
 
     Attributes:
-        rate: The metric that ranks in the run's language, whose difference counts.
+        rate: The metric that ranks in the run's language, by which scores are compared.
     """
 
     run: str
@@ -172,7 +172,7 @@ class Exported:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Why formats are not kept, by name."""
+        """The formats that are not kept, by name, with the reasons."""
         return {each.format: each.problem for each in self.outcomes if each.problem is not None}
 
 
@@ -180,7 +180,7 @@ def export_run(folder: RunFolder, request: ExportRequest) -> Exported:
     """Exports the model of a finished run; formats that are not kept leave no files.
 
     Raises:
-        ConfigError: the run, or a format for its model, cannot be used; nothing is written.
+        ConfigError: the run cannot be exported, or a format does not support its model; nothing is written.
         StorageError: the run folder cannot be read.
     """
     known = request.exports()
@@ -199,7 +199,7 @@ def export_run(folder: RunFolder, request: ExportRequest) -> Exported:
 
 @contextmanager
 def _output_folder(folder: Path) -> Iterator[None]:
-    """Creates the output folder; removes it again if it is new and stays empty."""
+    """Creates the output folder; removes it at the end if it is new and empty."""
     is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,7 @@ def _output_folder(folder: Path) -> Iterator[None]:
 
 
 def _export(name: str, exporter: Exporter, source: Source, run: ScoredRun, request: ExportRequest) -> Outcome:
-    """Exports one format in a temporary folder next to its target, and renames it at the end."""
+    """Exports one format into a temporary folder, which is moved to its target at the end."""
     with TemporaryDirectory(prefix=f".{name}-", dir=request.folder) as temporary:
         made = Path(temporary) / name
         made.mkdir()
@@ -227,7 +227,7 @@ def _export(name: str, exporter: Exporter, source: Source, run: ScoredRun, reque
             size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
             show(Stage(f"export {name}", f"recognizing the {TEST} split"))
             found = score_format(runtime, source, run, f"score {name}")
-        # Converters and runtimes raise any kind of error; the other formats continue.
+        # Converters and runtimes raise any kind of error; other formats are still exported.
         except Exception as error:
             return Outcome(name, problem=_reason(error))
         rate, rates = ranking_rate(run.config.model.language), found.score.rates
@@ -255,7 +255,7 @@ def _reason(error: Exception) -> str:
 
 
 def _record(folder: Path, name: str, outcome: Outcome, found: FormatScore, run: ScoredRun) -> None:
-    """Writes the score like `rayscribe evaluate`, so that `rayscribe compare` can read it."""
+    """Writes the score as `rayscribe evaluate` does, so that `rayscribe compare` can read it."""
     totals = {
         "split": TEST,
         "language": run.config.model.language,
@@ -271,7 +271,7 @@ def _record(folder: Path, name: str, outcome: Outcome, found: FormatScore, run: 
 
 
 def score_format(runtime: Runtime, source: Source, run: ScoredRun, what: str) -> FormatScore:
-    """Recognizes and scores the utterances that the run scored; lines of progress begin with `what`."""
+    """Recognizes and scores the utterances that the run scored; progress lines begin with `what`."""
     recognizer, limits = source.recognizer, source.recognizer.limits
     features = recognizer.new_features()
     edge_s = limits.context_s if limits.full_context else None

@@ -1,4 +1,4 @@
-"""Interface of export formats: convert a run's model, and recognize clips with the result; transformers' own format."""
+"""The interface of export formats, which convert a model and recognize clips with it, and transformers' own format."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ class Source:
     """The model to convert.
 
     Attributes:
-        folder: Its files, as transformers opens them.
+        folder: Folder with its files, which transformers can open.
         decoding: How the run's own hypotheses were generated.
     """
 
@@ -38,31 +38,31 @@ class Source:
         own = self.recognizer.codec.name
         if own == family:
             return None
-        return f"{named} are converted, and this model is of the family {own}: leave it out of --to"
+        return f"{named} are converted, and this model is of the family {own}: leave this format out of --to"
 
 
 class Runtime(Protocol):
-    """A converted model, opened by the runtime of its format, on CPUs."""
+    """A converted model that its format's runtime has opened, on CPUs."""
 
     def recognize(self, inputs: Mapping[str, torch.Tensor], label: Sequence[int]) -> str:
-        """Returns the text of one clip, of its `Features.inputs` and the label ids of an empty text in its language."""
+        """Returns a clip's text, given its `Features.inputs` and the label ids of an empty text in its language."""
 
 
 class Exporter(Protocol):
-    """A format."""
+    """Interface of a format."""
 
     def refusal(self, source: Source) -> str | None:
-        """Returns why a model cannot be converted, or not scored like its run, and what to do; None if it can."""
+        """Returns why a model cannot be converted or scored like its run, with the fix; None if it can."""
 
     def convert(self, source: Source, folder: Path) -> None:
         """Writes the model into an empty folder with the format's own converter."""
 
     def open(self, folder: Path, source: Source) -> Runtime:
-        """Opens the converted model; limits and decoding are those of the source."""
+        """Opens the converted model with the limits and decoding of the source."""
 
 
 class HuggingFace:
-    """transformers' own format, the run's own folder `model/`, run by transformers' `generate`."""
+    """transformers' own format, which is the run's folder `model/`; transformers' `generate` runs it."""
 
     def refusal(self, source: Source) -> str | None:
         return None

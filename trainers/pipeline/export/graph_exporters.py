@@ -1,8 +1,8 @@
 """Exports to ONNX and OpenVINO: graphs traced by transformers' exporters, run by ONNX Runtime and by OpenVINO.
 
 A CTC model is one graph from samples or mel frames to logits, which transformers' `ExportedModel` opens; the processor
-is stored next to it. A Whisper would be two graphs, one of them for a decoder step with cached keys and values: as
-traced by transformers 5.23, a trained model repeats itself in ONNX Runtime, and OpenVINO aborts.
+is stored next to it. Whisper would need two graphs, one for a decoder step with cached keys and values. With
+transformers 5.23, a trained model then repeats itself in ONNX Runtime, and OpenVINO aborts.
 """
 
 import logging
@@ -21,14 +21,14 @@ from trainers.data.features import LENGTHS
 from trainers.models.families import family_of_folder
 from trainers.pipeline.export.exporter import Runtime, Source
 
-# Sizes of the traced input: a graph traced with a length of 1 would accept only that length.
+# Sizes of the traced input, above 1, since a graph that is traced with a size of 1 accepts only that size.
 TRACED_CLIPS, TRACED_SAMPLES = 2, 16_000
 
 
 class _Graphs:
     """A format of transformers' exporters."""
 
-    # Modules and classes of the exporter and its config.
+    # `module:class` of the exporter and of its config.
     exporter: ClassVar[str]
     config: ClassVar[str]
 
@@ -37,7 +37,7 @@ class _Graphs:
 
     def convert(self, source: Source, folder: Path) -> None:
         exporter, config = resolve_name(self.exporter)(), resolve_name(self.config)(dynamic=True)
-        # A network as transformers makes it, since a recognizer's changes for speed must not be traced.
+        # The original network, since a recognizer's changes for speed must not be traced.
         auto_class = family_of_folder(source.folder).auto_class(AutoConfig.from_pretrained(source.folder))
         network = auto_class.from_pretrained(source.folder, dtype=torch.float32)
         network.eval()
@@ -66,23 +66,23 @@ class OpenVino(_Graphs):
     config = "transformers.exporters:OpenVINOConfig"
 
     def __init__(self) -> None:
-        """Keeps OpenVINO from reporting conversions to its maker.
+        """Disables OpenVINO's telemetry.
 
-        OpenVINO reports from a forked process, which inherits our SIGTERM handler; without a network, the parent
-        process waits for it forever. If the package openvino_telemetry is missing, OpenVINO uses a stub.
+        OpenVINO reports conversions from a forked process, which inherits our SIGTERM handler. Without a network, this
+        process would wait for it forever. If the package openvino_telemetry is missing, OpenVINO uses a stub.
         """
         sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 
 def _as_processors_give(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns inputs as transformers' processors make them, with int32 masks: a graph requires its traced dtypes."""
+    """Returns inputs as transformers' processors make them, with int32 masks, since a graph requires traced dtypes."""
     given = {name: value for name, value in inputs.items() if name != LENGTHS}
     return given | {name: value.to(torch.int32) for name, value in given.items() if name == "attention_mask"}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences torch's warnings about operators that none of our models has."""
+    """Silences torch's warnings, which are about operators that our models do not have."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)

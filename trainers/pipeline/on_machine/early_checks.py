@@ -1,4 +1,4 @@
-"""Finds problems of a run before anything slow is loaded, all at once. Loads no heavy library."""
+"""Finds all problems of a run that can be found before heavy libraries are loaded."""
 
 from collections.abc import Iterator
 
@@ -21,9 +21,9 @@ from trainers.storage import try_out
 def early_problems(config: TrainConfig, split: str | None, *, trains: bool, has_files: bool, writes: bool) -> Problems:
     """Returns the problems that would stop a verb, as far as they are known now; shows a warning for suspicious values.
 
-    Buckets are checked later, since their libraries load slowly. Of the data, `split` is read, by default all.
-    `has_files`: this machine has the files of the config, whose paths are absolute; on a cluster, its nodes have them.
-    `writes`: the verb writes under run.storage_path.
+    Buckets are checked later, since their libraries load slowly. Only `split` of the data is checked, by default all
+    splits. `has_files` is True if this machine has the config's files, whose paths are absolute, and False if only a
+    cluster's nodes may have them. `writes` is True if the verb writes under run.storage_path.
     """
     problems = Problems()
     if trains:
@@ -47,7 +47,7 @@ def early_problems(config: TrainConfig, split: str | None, *, trains: bool, has_
 
 
 def _files(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    """Yields fields and paths of the other local files that the config names."""
+    """Yields field and path of each local file in the config, apart from the splits."""
     for part, name in (*AUGMENT_FIELDS, *(("decode", field) for field in config.decode.files)):
         value = getattr(getattr(config, part), name)
         if value is not None:

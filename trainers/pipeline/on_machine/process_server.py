@@ -1,7 +1,7 @@
-"""Starts processes with everything imported, by forking one process that has only imported modules.
+"""Starts processes that have imported everything, by forking a server process that does nothing else.
 
-This is Python's fork server; programs that call us from `__main__` need no guard for it. The server's process id,
-needed to wait for it and to end it, is private in `multiprocessing.forkserver`, and read only here.
+Uses Python's fork server; programs that call us from `__main__` need no guard. The server's process id, which is needed
+to wait for it and to end it, is private in `multiprocessing.forkserver`, and read only here.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from trainers.distributed.signals import SIGNALS
 
 # Ray sets this for its workers, too, unless the user has set it.
 THREADS = "OMP_NUM_THREADS"
-# Workers compute on CPUs: DeepSpeed, if it is imported, need not look for a GPU, nor warn that there is none.
+# Workers compute on CPUs, so DeepSpeed, if imported, does not look for a GPU or warn that there is none.
 ACCELERATOR = {"DS_ACCELERATOR": "cpu"}
 PROCESSES = multiprocessing.get_context("forkserver")
-# The environment of the server, also if it is started again after it was killed.
+# The environment of the server, kept for starting it again after it was killed.
 _VARIABLES: dict[str, str] = {}
 
 
@@ -32,28 +32,28 @@ class WorkerCrashedError(Exception):
 
 
 def threads_of(scaling: ScalingPart) -> int:
-    """Returns the threads of a worker: as many as under Ray, so that results are equal bit for bit with either."""
+    """Returns the number of threads of a worker, the same as on Ray, so that results are bit for bit equal."""
     return max(1, int(scaling.worker_resources["CPU"]))
 
 
 def start_server(modules: Sequence[str], threads: int) -> None:
-    """Starts a server that imports available modules, without waiting; its processes compute with `threads` threads."""
+    """Starts a server that imports modules if available, and does not wait. Its processes use `threads` threads."""
     PROCESSES.set_forkserver_preload([*modules])
     # Import paths without the working directory, which other users may be able to write.
     paths = os.pathsep.join(path for path in sys.path if path)
     chosen = {THREADS: str(threads), **ASLEEP, **ACCELERATOR}
     _VARIABLES.clear()
     _VARIABLES.update({**chosen, **os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"})
-    # At the end of this process, after the children of whoever called us.
+    # Ends the server when this process ends, after the caller's own child processes.
     util.Finalize(None, _kill_server, exitpriority=-1)
     _ensure_server()
 
 
 def _ensure_server() -> None:
     """Starts the server unless it is running."""
-    # Started first, since it would unblock the signals.
+    # Started first, since starting it would unblock the signals.
     resource_tracker.ensure_running()
-    # Signals of a terminal are sent to the server, too; each process handles them once it can.
+    # A terminal sends signals to the server, too; each process unblocks them once it can handle them.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         with _environment(_VARIABLES):
@@ -68,7 +68,7 @@ def _kill_server() -> None:
     pid, server._forkserver_pid = server._forkserver_pid, None
     if pid is not None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            # Another process may have got the id of a process that was waited for.
+            # Only if nobody has waited for the server yet; otherwise, another process may have its id.
             if os.waitpid(pid, os.WNOHANG) == (0, 0):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -83,10 +83,10 @@ def become_part_of_driver(variables: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def starting_processes() -> Iterator[None]:
-    """Lets processes start while the block runs without importing this process's `__main__`, as they otherwise would.
+    """Keeps processes that start while the block runs from importing this process's `__main__`.
 
     Raises:
-        WorkerCrashedError: the server was killed meanwhile; the next block starts another.
+        WorkerCrashedError: the server was killed meanwhile; the next block starts another one.
     """
     _ensure_server()
     main = sys.modules["__main__"]

@@ -1,7 +1,7 @@
-"""Prepares, trains and scores in processes of this machine alone.
+"""Prepares, trains and scores in processes on this machine.
 
 Preparing uses a process pool; training and scoring use a worker group, whose processes start and end together. Ranks
-find each other by a store in the driver, as under torchrun by the agent's store.
+find each other through a store in the driver, as torchrun's ranks do through the agent's store.
 """
 
 import math
@@ -50,14 +50,14 @@ from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.worker import run_on_rank
 
 POLL_S = 0.2
-# Once a worker has failed, the others end by broken connections to it; those that have not by then are killed.
+# After a worker has failed, broken connections to it end the others; those still running after this time are killed.
 GRACE_S = 5.0
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of each worker: calls `run` with a task and its session. Logs are kept with those of the attempt."""
+    """The work of each worker, which calls `run` with a task and its session. Logs are kept with the attempt's."""
 
     run: Callable[[Any, Session], None]
     task: Any
@@ -129,7 +129,7 @@ def _run(work: Work, channel: Any) -> Ended:
 class _Worker:
     process: Any
     channel: Any
-    # A pidfd, on Linux only. None: not available, or the process has ended.
+    # A pidfd; None if the process had already ended, and on systems other than Linux.
     handle: int | None
     ended: Ended | None = None
 
@@ -146,7 +146,7 @@ class _Worker:
 
 
 def run_group(work: Work) -> Ended:
-    """Runs the config's number of workers until they end; returns the outcome, and leaves no process behind."""
+    """Runs the config's number of workers until they end; returns the outcome, and leaves no processes running."""
     count = work.config.scaling.max_workers
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False) if count > 1 else None
     workers: list[_Worker] = []
@@ -193,7 +193,7 @@ def _start(work: Work, variables: dict[str, str], output: Path) -> _Worker:
 
 
 def _follow(workers: Sequence[_Worker]) -> None:
-    """Shows the workers' events, and passes on a stop request, until all have ended."""
+    """Shows the workers' events, and passes on a stop request, until all workers have ended."""
     was_stopped, end_s = False, math.inf
     while (living := [worker for worker in workers if worker.ended is None]) and time.monotonic() < end_s:
         handles = [handle for worker in living for handle in (worker.channel, worker.process.sentinel)]
@@ -211,7 +211,7 @@ def _follow(workers: Sequence[_Worker]) -> None:
 
 
 def _read(worker: _Worker) -> None:
-    """Shows a worker's messages; if its process has ended without a last one, records the error."""
+    """Shows a worker's messages; records an error if its process has ended without a last message."""
     is_alive = worker.process.is_alive()
     with suppress(EOFError):
         while worker.ended is None and worker.channel.poll():
@@ -228,7 +228,7 @@ def _read(worker: _Worker) -> None:
 
 
 class MachineEngine:
-    """Runs in processes of this machine, see `process_server`, whose server must be started before."""
+    """Runs in processes of this machine; the server of `process_server` must be started before."""
 
     def run_shard_tasks(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         """Runs preparing tasks, one on each CPU."""
@@ -246,14 +246,14 @@ class MachineEngine:
         return make()
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
-        """Does nothing: any number of processes fits on a machine, only more slowly."""
+        """Does nothing, since a machine can run any number of processes, if slowly."""
 
     def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
         run_to_end(Work(run_on_rank, task, folder, task.attempt if isinstance(task, TrainTask) else 1))
 
 
 def run_to_end(work: Work) -> None:
-    """Runs a worker group, and restarts it as often as the restart policy allows; raises the errors of `Engine.run`."""
+    """Runs a worker group, and restarts it as often as the restart policy allows; raises as `Engine.run`."""
     policy = RestartPolicy.of(work.config)
     with STOP_SIGNAL.deferred():
         while True:

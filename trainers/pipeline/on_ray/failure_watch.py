@@ -1,6 +1,6 @@
 """Decides in Ray Train's controller what happens when workers fail.
 
-The controller is a separate process that imports this module, which must not import what training needs.
+The controller is a separate process that imports this module, so the module must not import what training needs.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ LONGEST_REASON = 500
 
 
 class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
-    """Decides in Ray Train's controller whether errors of workers are retried; errors that would recur are not."""
+    """Decides in Ray Train's controller whether workers restart after an error; raises errors that would recur."""
 
     def __init__(self, coordinator: Any, config: AnyConfig):
         self._coordinator, self._policy, self._failed_starts = coordinator, RestartPolicy.of(config), 0
@@ -41,20 +41,20 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._decided = False
 
     def after_report(self, training_report: Any, metrics: Any) -> None:
-        """Notes that the workers have reached another checkpoint."""
+        """Notes that the workers have stored another checkpoint."""
         self._policy.note_progress()
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """Decides once per group: Ray polls a group that has left a drained node until the node's deadline."""
+        """Decides once per group, since Ray polls a group that has left a drained node until the node's deadline."""
         if worker_group_status.errors and not self._decided:
             self._decide(worker_group_status.errors)
             self._decided = True
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Notes that a group has ended, and counts groups that did not start; waits for capacity are not counted.
+        """Notes that a group has ended, and counts groups that did not start, except by waiting for capacity.
 
-        Raises an error that would recur, and that of an elastic group which failed to start too often. For a fixed
-        group, Ray itself counts.
+        Raises an error that would recur, or that of an elastic group that failed to start too often. For a fixed number
+        of workers, Ray itself counts.
         """
         if not isinstance(current_state, RestartingState | ReschedulingState) or current_state is previous_state:
             return
@@ -63,7 +63,7 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._coordinator.set_phase.remote(WAITING)
         error = current_state.training_failed_error
         cause = root_cause_of(error)
-        # A Python error may come from Ray's start, and be temporary.
+        # A ProgramError may come from Ray's start and be transient.
         if isinstance(current_state, ReschedulingState) and cause.final and type(cause) is not ProgramError:
             raise cause
         if isinstance(current_state, ReschedulingState) and self._policy.is_elastic and not is_start_timeout(error):

@@ -30,12 +30,12 @@ from trainers.training.ray_workers import NodeAddressTorchConfig, train_loop_per
 from trainers.training.tasks import ScoreTask, TrainTask
 
 Made = TypeVar("Made")
-# Returns the message of a run that was stopped.
+# Runs in each worker; returns the message of a run that was stopped.
 Loop = Callable[[dict[str, Any]], Any]
 
 
 def torch_config(config: TrainConfig, check: WorkerCheck | None = None) -> TorchConfig:
-    """Returns the config of the workers' process group, with the check of each node; Ray's default on GPUs is nccl."""
+    """Returns the config of the workers' process group, with the check of each node. `auto` uses Ray's default."""
     backend = config.scaling.backend
     return NodeAddressTorchConfig(
         backend=None if backend == "auto" else backend,
@@ -48,12 +48,12 @@ class RayEngine:
     """Runs on the cluster that this process has joined, see `ray_connection.connected`."""
 
     def __init__(self, task_resources: Mapping[str, float] | None = None, *, train_loop: Loop = train_loop_per_worker):
-        """Each preparing task reserves `task_resources` in addition to its CPU, e.g. a part of a `node:<address>`."""
+        """Makes each preparing task reserve `task_resources`, such as a part of a `node:<address>`, besides its CPU."""
         self._task_resources = dict(task_resources or {})
         self._train_loop = train_loop
 
     def run_shard_tasks(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
-        """Runs preparing tasks with Ray Data; refuses nodes that do not read what the driver's node reads."""
+        """Runs preparing tasks with Ray Data; raises DataError if a node cannot read what the driver's node reads."""
         refuse_unread_recordings(blocks, task.reader, self._task_resources)
         try:
             yield from run_on_ray(blocks, task, self._task_resources)
@@ -93,7 +93,7 @@ class RayEngine:
 def transcribe_on_ray(
     blocks: Sequence[pa.Table], task: TranscribeTask, folder: TranscriptionFolder, num_workers: int | None
 ) -> Iterator[pa.Table]:
-    """Yields OUTCOMES of each block; a block whose process or node is lost is given to another."""
+    """Yields the OUTCOMES of each block; if a process or node is lost, another process transcribes its block."""
     part = task.config.scaling
     held = largest_cluster(part.selects)
     if held.get("GPU") and "use_gpu" not in part.model_fields_set:
@@ -118,7 +118,7 @@ def transcribe_on_ray(
         batch_size=None,
         batch_format="pyarrow",
         zero_copy_batch=True,
-        # As many as fit from the beginning; fewer if a node is lost.
+        # Starts as many as fit; continues with fewer if a node is lost.
         compute=ActorPoolStrategy(min_size=1, max_size=workers, initial_size=workers),
         num_cpus=each.get("CPU", 1.0),
         num_gpus=each.get("GPU", 0.0),

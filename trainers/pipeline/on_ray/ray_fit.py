@@ -1,4 +1,4 @@
-"""Runs a Ray Train run of a training or a program until it ends. Imports no torch."""
+"""Runs a training or a program with Ray Train until it ends. Imports no torch."""
 
 import contextlib
 import threading
@@ -42,7 +42,7 @@ from trainers.run_folder.worker_logs import finish_logs
 
 # Seconds between two polls of the cluster's nodes.
 NODE_POLL_S = 1.0
-# Timeout for joining threads at the end; a head that does not respond may block them.
+# Timeout for joining threads at the end, in case a head that does not respond blocks them.
 SHUTDOWN_TIMEOUT_S = 10.0
 NEVER_S = 1e9
 # Makes a Ray Train trainer from a coordinator and a run config.
@@ -50,13 +50,13 @@ TrainerFactory = Callable[[Any, RunConfig], Any]
 
 
 def scaling_config(part: ScalingPart) -> ScalingConfig:
-    """Returns Ray Train's scaling config: workers, resources of each, and the nodes that they may use."""
+    """Returns Ray Train's scaling config: number of workers, their resources, and the nodes that they may use."""
     # Type checkers see the class of Ray Train V1, which has fewer fields.
     count: Any = part.num_workers
     further: dict[str, Any] = {"label_selector": dict(part.label_selector) or None}
     if part.is_elastic:
         count = (part.min_workers, part.max_workers)
-        # Ray would end the workers for a new size without a checkpoint; see `resize_policy` instead.
+        # Never, since Ray would end the workers without a checkpoint; `resize_policy` resizes instead.
         further |= {"elastic_resize_monitor_interval_s": NEVER_S}
     return ScalingConfig(
         num_workers=count,
@@ -71,10 +71,10 @@ def scaling_config(part: ScalingPart) -> ScalingConfig:
 def run_config(config: AnyConfig, *, name: str, storage_path: str, filesystem: Any = None) -> RunConfig:
     """Returns Ray's run config, whose folder has pointers to the checkpoints in the run's journal.
 
-    Ray restarts a worker group within an attempt as often as `failure_watch.FailureWatch` allows. Errors of its
-    controller are waits for capacity that were too long, and workers that do not start. An elastic group may be planned
-    with a node that is lost by then, which is a wait like others; so Ray gets no limit for elastic runs, and the watch
-    limits the remaining errors. Ray would silently continue a run of the same name, so each attempt has its own.
+    Ray restarts a worker group within an attempt as often as `failure_watch.FailureWatch` allows. Its controller fails
+    if a wait for capacity is too long, or if workers do not start. An elastic group may wait for a node that was lost
+    after planning, so Ray gets no limit for elastic runs, and the watch limits the remaining errors. Ray would silently
+    continue a run of the same name, so each attempt has its own name.
     """
     limit = -1 if config.scaling.is_elastic else config.run.max_failures
     # Programs report no checkpoints to Ray.
@@ -100,10 +100,10 @@ def fit_to_end(
     *,
     managed_by_service: bool = False,
 ) -> None:
-    """Runs workers until they end; the return value of rank 0 is the message of a run that was stopped.
+    """Runs workers until they end. If the run was stopped, rank 0 returns the message for it.
 
-    The status of an attempt is written. With `managed_by_service`, a queue restarts the run when the cluster has lost a
-    node.
+    Writes the attempt's status. With `managed_by_service`, the attempt ends if the cluster has lost a node, and a queue
+    restarts the run.
 
     Raises:
         StoppedError: a stop was requested.
@@ -124,7 +124,7 @@ def fit_to_end(
             raise
         except (TrainingFailedError, RayError) as error:
             wait_s = SILENT_NODE_TIMEOUT_S if only_connection_errors(error) else LOST_NODE_TIMEOUT_S
-            # Stores the last output of workers of this node that died.
+            # Stores the last output of workers that died on this node.
             finish_logs(folder)
             raise root_cause_of(error, lost_nodes=lost_nodes(set(fit.nodes) or nodes, wait_s=wait_s)) from error
         if stopped is not None:
@@ -151,23 +151,23 @@ class RayFit:
         self._phase = ""
         self._group: str | None = None
         self.nodes: tuple[str, ...] = ()
-        # The group that has to leave, and the reason.
+        # The group that is requested to leave, and the reason.
         self._leaves: tuple[str | None, str] | None = None
         self._selects = config.scaling.selects
         self._resize_policy = ResizePolicy(config.scaling, driver_node_id())
-        # An elastic run waits: it may continue with fewer workers than the queue would wait for.
+        # An elastic run waits, since it may continue with fewer workers than the queue would wait for.
         self._lost_capacity = LostCapacity(config.scaling) if requeued and not config.scaling.is_elastic else None
         self._stale_nodes = StaleNodes(config.scaling)
         self._is_capacity_lost = False
         self._ended = threading.Event()
 
     def wait(self) -> Any:
-        """Prints the workers' lines, and passes on a stop request, until they end.
+        """Prints the workers' lines, and passes on a stop request, until the workers end.
 
         Raises:
             TrainingFailedError: the workers failed.
             RayError: Ray Train's controller failed.
-            LostNodeError: there is no capacity for the workers any more, and a queue to wait in.
+            LostNodeError: the cluster has no more capacity for the workers, and a queue will restart the run.
             Interruption: a stop was requested while there was no checkpoint to wait for.
         """
         fit = threading.Thread(target=self._fit, name="fit", daemon=True)
@@ -178,7 +178,7 @@ class RayFit:
         try:
             self._follow(fit)
         finally:
-            # A thread inside of Ray while Ray is shut down crashes the process.
+            # A thread that is in a call to Ray while Ray shuts down would crash the process.
             self._ended.set()
             if not fit.is_alive() or kill_controller(self._coordinator):
                 fit.join(SHUTDOWN_TIMEOUT_S)
@@ -208,9 +208,9 @@ class RayFit:
             self._error = error
 
     def _watch_nodes(self) -> None:
-        """Requests the workers to regroup where necessary; in a thread, since a head that restarts does not respond."""
+        """Requests the workers to regroup if necessary. Runs in a thread, since a head that restarts may block it."""
         while not self._ended.wait(NODE_POLL_S):
-            # Only a group that trains can store a checkpoint; nodes are lost at other times, too.
+            # Only a group that trains can store a checkpoint, but nodes may be lost at any time.
             group, nodes = self._group, self.nodes if self._phase == STOPPABLE else ()
             reason, is_capacity_lost = None, False
             with contextlib.suppress(RayError, RuntimeError, OSError):
@@ -240,7 +240,7 @@ class RayFit:
             self._enter(update.phase)
 
     def _request(self, known: EndRequest | None) -> None:
-        """Repeats requests to the workers until the coordinator has them; a coordinator that restarts loses them."""
+        """Repeats requests until the coordinator has them, since a coordinator that restarts loses them."""
         if STOP_SIGNAL.received:
             if known != EndRequest():
                 self._coordinator.request_stop.remote()

@@ -1,4 +1,4 @@
-"""Opens the rows to transcribe: recordings, folders of recordings, or a manifest."""
+"""Opens the rows to transcribe, from recordings, folders of recordings, or a manifest."""
 
 import re
 from collections import Counter
@@ -29,12 +29,12 @@ NAME = pa.field("name", pa.string())
 
 
 def is_manifest(text: str) -> bool:
-    """Returns True if a location is that of a table, not of a recording."""
+    """Returns True if a location is a table, not a recording."""
     return DataLocation.parse(text).format != MANIFEST or text.lower().endswith(MANIFEST_ENDINGS)
 
 
 def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOptions) -> LocatedRows:
-    """Opens the rows of recordings, of folders, or of a manifest, with a name for the output of each."""
+    """Opens the rows of recordings, folders or a manifest; adds a column with a name for each row's output."""
     files = SourceFiles(storage_options, None, data.encoding, data.quoting)
     if not any(map(is_manifest, inputs)):
         return _named(files.locate(table_of(_recordings(inputs)), {}))
@@ -58,7 +58,7 @@ def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOpt
 
 
 def refuse_missing(locations: Sequence[str]) -> None:
-    """Raises DataError if no local recording exists; of several, some may be missing."""
+    """Raises DataError if all recordings are missing; some may be missing."""
     if locations and all(map(is_missing, locations)):
         more = f" (none of the {len(locations)} exists)" if len(locations) > 1 else ""
         raise DataError(f"{ARGUMENT}: {locations[0]}: no such file{more}: name recordings that exist")
@@ -95,7 +95,7 @@ def _named(rows: LocatedRows) -> LocatedRows:
 
 
 def names_of(ids: Sequence[str]) -> list[str]:
-    """Returns a unique relative path for each id: without the suffix of a recording, unless that is ambiguous."""
+    """Returns a unique relative path for each id, without a recording's extension unless that is ambiguous."""
     full = [*map(_path_of, ids)]
     short = [str(path.with_suffix("") if path.suffix.lower()[1:] in AUDIO_ENDINGS else path) for path in full]
     short_counts = Counter(short)

@@ -1,4 +1,4 @@
-"""Recognizes recordings of any length: cuts them, recognizes segments in batches as in scoring, joins the texts."""
+"""Transcribes recordings of any length: splits them into segments, and recognizes these in batches as in scoring."""
 
 import math
 from collections import Counter
@@ -30,20 +30,21 @@ from trainers.training.planning import context_of, scoring_options
 from trainers.training.scoring_worker import open_model
 
 Show = Callable[[Event], None]
-# Audio that is recognized together. Seconds.
+# Length of audio that is recognized together. Seconds.
 AT_ONCE_S = 1800.0
-# Audio that is recognized between two writes to a growing file, and lost if the process is stopped: on a CPU, a minute
-# or two of computing. Seconds.
+# Length of audio, in seconds, that a CPU recognizes between two writes to a growing file: a minute or two of computing.
+# A process that is stopped loses at most this much.
 GROWS_BY_S = 120.0
-# The longest segment if the model accepts longer ones, which cost more than proportionally.
+# Maximum length of segments, even if the model accepts longer ones: cost grows faster than length.
 USUAL_SEGMENT_S = 30.0
 MOMENT_S = 0.01
 MOMENT_SAMPLES = round(MOMENT_S * SAMPLING_RATE_HZ)
-# A moment this far below the loud moments of words is silent, or this little above the quietest of its clip: noise.
+# A moment is silent if it is this far below the loud moments of words, or within this distance of the clip's quietest
+# moments, which are noise. The quantiles of loud and quiet moments follow.
 SILENCE_DB, NOISE_DB = 40.0, 6.0
 LOUD, QUIET = 0.9, 0.05
-# Sound further from a word's letters does not belong to the word. Seconds; the length of a short word, all of whose
-# letters may be at one of its ends.
+# Maximum distance in seconds from a word's letters at which sound belongs to the word: the length of a short word, all
+# of whose letters may be at one of its ends.
 REACH_S = 0.4
 
 
@@ -53,8 +54,8 @@ class TranscribeTask:
 
     Attributes:
         model: Folder or URL of the model, or a Hub id.
-        setting: The setting of the search. None: there is no search.
-        contents: Hashes of the model and its files when the request began, see `contents_of`. None: not checked.
+        setting: The setting of the search; None if there is no search.
+        contents: Hashes of the model and its files when the request began, see `contents_of`; None if not checked.
     """
 
     config: TrainConfig
@@ -67,7 +68,7 @@ class TranscribeTask:
 
 @dataclass(frozen=True)
 class Part:
-    """Segments of a recording that were recognized at once, as a transcript, and whether they are its last."""
+    """Segments of a recording that were recognized together, as a transcript, and whether they are its last ones."""
 
     transcript: Transcript
     is_last: bool = True
@@ -90,7 +91,7 @@ class Transcriber:
     """A model, on its device, that transcribes rows."""
 
     def __init__(self, task: TranscribeTask, recognizer: Recognizer, options: ScoringOptions, show: Show):
-        """Uses a recognizer that is on its device; `show` gets the number of completed segments."""
+        """Uses a recognizer that is on its device; calls `show` with the number of completed segments."""
         self._task, self._recognizer, self._options, self._show = task, recognizer, options, show
         self.gives_word_times = options.decoding.word_times
         self._batches = BatchRecognizer(recognizer)
@@ -103,7 +104,7 @@ class Transcriber:
             yield from (part.transcript for part in parts)
 
     def growing_parts(self, rows: Sequence[Row], known: Mapping[str, Part]) -> Iterator[list[Part]]:
-        """Yields a few parts at a time, without the parts in `known`, by row id."""
+        """Yields a few parts at a time, without the parts in `known`, which are by row id."""
         waiting = [row for row in rows if row["id"] not in known or not known[row["id"]].is_last]
         begun = {name: len(part.transcript.segments) for name, part in known.items()}
         at_once_s = GROWS_BY_S if self._recognizer.model.device.type == "cpu" else AT_ONCE_S
@@ -112,9 +113,9 @@ class Transcriber:
     def _parts(
         self, rows: Sequence[Row], begun: Mapping[str, int], at_once_s: float, part_s: float
     ) -> Iterator[list[Part]]:
-        """Yields parts of rows as they are recognized, without the number of first segments in `begun`.
+        """Yields parts of rows as they are recognized; skips the first segments of each row, `begun` by row id.
 
-        `at_once_s` seconds of audio are read together, `part_s` seconds of it are recognized together.
+        `at_once_s` seconds of audio are read together; of these, `part_s` seconds are recognized together.
         """
         together: list[tuple[Row, np.ndarray]] = []
         size = 0
@@ -158,7 +159,7 @@ class Transcriber:
     def _recognize(
         self, clips: Sequence[_Clip], labels: Sequence[list[int]], counter: ProgressCounter
     ) -> list[Recognition]:
-        """Returns recognitions in the order of the clips; a clip that is too short for the model gets an empty one."""
+        """Returns recognitions in the order of the clips; a clip that is too short for the model gets an empty text."""
         words = () if self.gives_word_times else None
         found = [Recognition("", 0.0, 0.0, words=words)] * len(clips)
         least = self._recognizer.limits.least_samples
@@ -179,7 +180,7 @@ class Transcriber:
 
 
 def _windows(clips: Sequence[_Clip], length_s: float) -> Iterator[list[_Clip]]:
-    """Yields consecutive clips of a total length."""
+    """Yields groups of consecutive clips, each with a total length of at least `length_s` except the last."""
     window: list[_Clip] = []
     for clip in clips:
         window.append(clip)
@@ -210,7 +211,7 @@ def open_transcriber(task: TranscribeTask, session: Session, show: Show = lambda
     """Opens the model on this process's GPU or, without one, on its CPU; for `show` see Transcriber."""
     recognizer = open_model(task.config, task.model, session)
     config = decoded_by(task.config, recognizer.codec)
-    # Checked after opening, so that a model that was replaced meanwhile is noticed, too.
+    # Checked after opening, so that a model that is replaced meanwhile is noticed, too.
     if task.contents is not None and contents_of(config, task.model) != task.contents:
         raise ResumeError(
             f"MODEL {task.model}: the model, or a file of decode, has been replaced since this request began: put the "
@@ -236,16 +237,16 @@ def open_transcriber(task: TranscribeTask, session: Session, show: Show = lambda
 
 
 def reach_to_pauses(words: Sequence[Word], samples: npt.NDArray[np.int16]) -> tuple[Word, ...]:
-    """Returns the words of a clip with the gaps between them divided by the sound in each gap.
+    """Returns the words of a clip, extended into the gaps between them by the sound in each gap.
 
-    A CTC model outputs a letter for a moment anywhere within its sound (Zeyer et al. 2021, "Why does CTC result in
-    peaky behavior?"), so a word may begin long before its first letter's output and end long after its last one's. Of
-    the gap between the letters of two words, the longest pause belongs to neither word. Without a pause, the words meet
-    in the middle of the gap, as in ctc-segmentation (Kürzinger et al. 2020). A word is extended by at most REACH_S on
-    either side, else not at all.
+    A CTC model outputs a letter at one moment anywhere within its sound (Zeyer et al. 2021, "Why does CTC result in
+    peaky behavior?"), so a word may begin long before its first letter's output and end long after its last letter's.
+    In the gap between the letters of two words, the longest pause belongs to neither word. Without a pause, the words
+    meet in the middle of the gap, as in ctc-segmentation (Kürzinger et al. 2020). On a side where a word would be
+    extended by more than REACH_S, it is not extended.
 
     Args:
-        words: Words in their order, with the times of their letters. Words without a gap between them are not changed.
+        words: Words in order, with the times of their letters. Words without a gap between them are not changed.
         samples: The clip, (T,).
     """
     if not words or not len(samples):
@@ -272,14 +273,14 @@ def _silent(words: Sequence[Word], samples: npt.NDArray[np.int16]) -> npt.NDArra
     # Float, since squares would overflow.
     moments = np.pad(samples.astype(np.float32), (0, -len(samples) % MOMENT_SAMPLES)).reshape(-1, MOMENT_SAMPLES)
     power = np.square(moments).mean(axis=1)
-    # Some models give words without a length, or beyond the end; then all of the clip counts.
+    # Some models give words without a length, or beyond the end; if no samples are left, the full clip counts.
     spoken = np.concatenate([power[int(word.start_s / MOMENT_S) : round(word.end_s / MOMENT_S)] for word in words])
     loud = np.quantile(spoken if len(spoken) else power, LOUD) * 10 ** (-SILENCE_DB / 10)
     return np.asarray(power <= max(loud, np.quantile(power, QUIET) * 10 ** (NOISE_DB / 10)))
 
 
 def _longest_pause(silent: npt.NDArray[np.bool_], left_s: float, right_s: float) -> tuple[float, float]:
-    """Returns start and end of the longest silent run in a gap; the middle of the gap, twice, if there is none."""
+    """Returns start and end of the longest pause in a gap; if there is none, the middle of the gap for both."""
     first, last = round(left_s / MOMENT_S), round(right_s / MOMENT_S)
     within = np.concatenate([[False], silent[first:last], [False]])
     runs = np.flatnonzero(np.diff(within)).reshape(-1, 2)

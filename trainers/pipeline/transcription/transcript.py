@@ -11,18 +11,18 @@ from trainers.storage.json_files import to_jsonl
 if TYPE_CHECKING:
     from trainers.models.recognizer import Word
 
-# As usual for broadcasters: two lines of 42 characters, shown for a few seconds.
+# As is usual in broadcasting: two lines of 42 characters, shown for a few seconds.
 LINE_CHARACTERS, CUE_LINES, CUE_S = 42, 2, 7.0
-# A pause between words that ends a cue, and the shortest time of a cue.
+# The length of a pause between words that ends a cue, and the shortest duration of a cue. Seconds.
 CUE_PAUSE_S, LEAST_CUE_S = 1.0, 0.001
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a recording that was recognized at once. Seconds from the recording's beginning.
+    """A part of a recording that was recognized in one piece. Times are seconds from the recording's start.
 
     Attributes:
-        words: Its words with their times. None: the model does not give them.
+        words: Its words with timestamps; None if the model has no word timestamps.
     """
 
     start_s: float
@@ -42,10 +42,10 @@ class Transcript:
     """The transcript of a recording, or why it has none.
 
     Attributes:
-        id: Id of its row, or its path as given.
-        duration_s: Length of the recording. 0: it could not be read.
-        language: Language of its row. None: the model's.
-        problem: Why it was not transcribed. None: it was.
+        id: Id of its row, or its path as in the request.
+        duration_s: Length of the recording; 0 if it could not be read.
+        language: Language of its row; None for the model's language.
+        problem: Why it was not transcribed; None if it was.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Transcript:
         return " ".join(segment.text for segment in self.segments if segment.text)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Returns the content of a line of JSON: with `error` if it failed, else with `text` and `segments`."""
+        """Returns the content of a JSON line: with `error` if transcription failed, else with `text` and `segments`."""
         known: dict[str, Any] = {"id": self.id, "audio": self.audio}
         if self.problem is not None:
             return {**known, "error": self.problem}
@@ -71,12 +71,12 @@ class Transcript:
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Rounds numbers to the fourth decimal: a tenth of a millisecond."""
+    """Rounds floats to four decimals; for times, to a tenth of a millisecond."""
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
 
 
 class Cue(NamedTuple):
-    """A text that is shown for a time. Seconds from the recording's beginning."""
+    """A text of subtitles. Times are seconds from the recording's start."""
 
     start_s: float
     end_s: float
@@ -106,7 +106,7 @@ def to_vtt(transcript: Transcript) -> str:
 
 
 def to_line(transcript: Transcript) -> str:
-    """Formats a transcript as one line of JSON."""
+    """Formats a transcript as a JSON line."""
     return to_jsonl([transcript.to_json_dict()], transcript.id)
 
 
@@ -114,7 +114,7 @@ FORMATS: Mapping[str, Callable[[Transcript], str]] = {"txt": to_txt, "srt": to_s
 
 
 def cues_of(transcript: Transcript) -> list[Cue]:
-    """Returns the cues of a transcript: parts of segments if the times of words are known, else segments."""
+    """Returns the cues of a transcript: parts of segments with word timestamps, else entire segments."""
     found = [cue for segment in transcript.segments if segment.text for cue in _cues(segment)]
     return [cue._replace(end_s=max(cue.end_s, cue.start_s + LEAST_CUE_S)) for cue in found]
 
@@ -125,7 +125,7 @@ def _cues(segment: Segment) -> Iterator[Cue]:
         return
     groups = [*_groups(segment.words)]
     begin = place = 0
-    # Not all languages have spaces between words, so the text is cut where the words of a group begin.
+    # Not all languages have spaces between words, so the text is split where the words of a group begin.
     for group, behind in zip(groups, [*groups[1:], None], strict=True):
         for word in group:
             place = max(place, segment.text.find(word.text, place)) + len(word.text)
@@ -151,6 +151,6 @@ def _lines(text: str) -> str:
 
 
 def _clock(seconds: float, mark: str) -> str:
-    """Formats a time as `01:02:03,456`, with any number of hours."""
+    """Formats a time as `01:02:03,456`, with `mark` before the milliseconds and at least two digits of hours."""
     minutes, milliseconds = divmod(round(seconds * 1000), 60_000)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{milliseconds // 1000:02d}{mark}{milliseconds % 1000:03d}"

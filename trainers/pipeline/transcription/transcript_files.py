@@ -1,4 +1,4 @@
-"""Files of transcripts that can be continued: a file that grows, or a folder that is written a shard at a time.
+"""Output files that an interrupted command can continue: a file that grows, or a folder written shard by shard.
 
 <file>              transcripts so far; at the end, those of all recordings in their order
 .<file>.progress    a line with the request's identity, and a line for each recognized part; removed at the end
@@ -51,10 +51,10 @@ OUTCOMES = pa.schema(
 
 @dataclass(frozen=True)
 class TranscriptionFolder:
-    """The folder, a path or URL; sent to the nodes.
+    """The output folder, a path or URL; sent to the nodes.
 
     Attributes:
-        format: Format of a file for each recording. jsonl: only the shards are written.
+        format: Format of the file of each recording; with jsonl, only the shards are written.
     """
 
     url: str
@@ -66,11 +66,11 @@ class TranscriptionFolder:
         return open_storage(self.url, self.storage_options)
 
     def begin(self, request: Mapping[str, Any], names: Iterable[str]) -> None:
-        """Writes the request, or checks that the folder has the same one; `names` are those of its recordings.
+        """Writes the request, or checks that the folder has the same one; `names` are the output names of its rows.
 
         Raises:
-            ConfigError: the folder has no request, but a file that would be replaced or mistaken for its own.
-            ResumeError: the folder is of another request; names what differs.
+            ConfigError: the folder has no request, but has a file that would be replaced or mistaken for an output.
+            ResumeError: the folder belongs to another request; the message has the differences.
         """
         if not self.storage.exists(REQUEST):
             self._refuse_files(names)
@@ -78,7 +78,7 @@ class TranscriptionFolder:
         if self.storage.create_exclusive(REQUEST, f"{content}\n".encode()):
             return
         known = json.loads(self.storage.read_bytes(REQUEST))
-        refuse_others(known, request, f"--out {self.url}", "name another folder, or delete this one")
+        refuse_others(known, request, f"--out {self.url}", "use another folder, or delete this one")
 
     def _refuse_files(self, names: Iterable[str]) -> None:
         own = {RESULT, QUARANTINE, *map(shard_key, self.finished())}
@@ -86,8 +86,8 @@ class TranscriptionFolder:
             own |= {f"{name}.{self.format}" for name in names}
         if found := self.storage.list_some(own):
             raise ConfigError(
-                f"--out {self.url}: {min(found)} already exists and is not of this command: name another folder, or "
-                "move it away"
+                f"--out {self.url}: {min(found)} already exists, and is not from this command: use another folder, or "
+                "move the file"
             )
 
     def finished(self) -> set[int]:
@@ -111,7 +111,7 @@ class TranscriptionFolder:
         self.storage.create_exclusive(shard_key(shard), lines.encode())
 
     def outcomes(self, shard: int) -> pa.Table:
-        """Returns the outcomes of the rows of an existing shard; raises DataError if its file is damaged."""
+        """Returns the OUTCOMES of an existing shard's rows; raises DataError if its file is damaged."""
         try:
             lines = self.storage.read_bytes(shard_key(shard)).decode().removesuffix("\n").split("\n")
             rows = [json.loads(line) for line in lines]
@@ -133,7 +133,7 @@ def shard_key(shard: int) -> str:
 
 
 def identity_of(task: TranscribeTask, rows: LocatedRows) -> dict[str, Any]:
-    """Returns what determines the transcripts, by name, as JSON; a later start compares it with that of the folder."""
+    """Returns everything that determines the transcripts, by name, as JSON content; later starts compare it."""
     settings = task.config.model_dump(mode="json", include=set(KEPT) - {"run"})
     fields = {
         f"{part}.{name}": value
@@ -141,7 +141,7 @@ def identity_of(task: TranscribeTask, rows: LocatedRows) -> dict[str, Any]:
         for name, value in content.items()
         if name in (KEPT[part] or content)
     }
-    # Also identifies the order of the rows, and the places of their recordings.
+    # The hash of these columns also identifies the order of the rows.
     columns = rows.table.select(["id", "audio", "offset_s", "duration_s", "language"])
     content = {
         "model": task.model,
@@ -159,13 +159,13 @@ def identity_of(task: TranscribeTask, rows: LocatedRows) -> dict[str, Any]:
 
 
 def refuse_others(known: Mapping[str, Any], wanted: Mapping[str, Any], what: str, fix: str) -> None:
-    """Raises ResumeError for transcripts of another request, or of a model that has been replaced since."""
+    """Raises ResumeError if the identities of two requests differ; `what` and `fix` are parts of the message."""
     if names := [name for name in {**known, **wanted} if known.get(name) != wanted.get(name)]:
         raise ResumeError(f"{what}: holds transcripts of another request ({', '.join(names)} differ): {fix}")
 
 
 class GrowingFile:
-    """The file and its progress; allows one writer.
+    """The output file and its progress file; allows one writer.
 
     Attributes:
         parts: The recognized part of each recording, by its id.
@@ -182,13 +182,13 @@ class GrowingFile:
         """Reads what an earlier start of the same request has written; writes nothing yet.
 
         Raises:
-            ResumeError: the progress is damaged, or of another request; names what differs, and what to delete.
+            ResumeError: the progress is damaged or from another request; the message has the difference and fix.
         """
         with _naming(self._path):
             lines = self._progress.read_bytes().splitlines(keepends=True) if self._progress.exists() else []
             # The last line may be incomplete if the process was killed while it wrote.
             self._known = [line for line in lines if line.endswith(b"\n")] or [_line(identity)]
-        fix = f"name another file, or delete {self._progress}"
+        fix = f"use another file, or delete {self._progress}"
         with self._naming_damage(1):
             begun = dict(json.loads(self._known[0]))
         refuse_others(begun, identity, f"--out {self._path}", fix)
@@ -198,11 +198,11 @@ class GrowingFile:
 
     @property
     def transcripts(self) -> dict[str, Transcript]:
-        """The transcript of each recording that was begun, by its id."""
+        """The transcript so far of each recording that was begun, by its id."""
         return {name: part.transcript for name, part in self.parts.items()}
 
     def add(self, parts: Sequence[Part]) -> None:
-        """Adds recognized parts, which are kept from then on; raises ConfigError if the file cannot be written."""
+        """Adds recognized parts to both files; raises ConfigError if a file cannot be written."""
         with _naming(self._path):
             if not self._has_begun:
                 self._replace(self._progress, b"".join(self._known))
@@ -217,7 +217,7 @@ class GrowingFile:
             self._write([self.parts[part.transcript.id] for part in parts if part.is_last], anew=False)
 
     def finish(self, text: str) -> None:
-        """Replaces the file by its final text, and removes the progress; raises as `add`."""
+        """Replaces the file by its final text, and removes the progress file; raises as `add`."""
         with _naming(self._path):
             self._replace(self._path, text.encode())
             self._progress.unlink(missing_ok=True)
@@ -230,7 +230,7 @@ class GrowingFile:
         self.parts[part.transcript.id] = part
 
     def _write(self, finished: Sequence[Part], *, anew: bool) -> None:
-        """Writes complete lines: of finished recordings in jsonl, of all parts in other formats."""
+        """Appends finished recordings as JSON lines; other formats are rewritten with all parts."""
         if self._format != "jsonl":
             text = "".join(FORMATS[self._format](part.transcript) for part in self.parts.values())
             self._replace(self._path, text.encode())
@@ -239,7 +239,7 @@ class GrowingFile:
             file.write("".join(FORMATS["jsonl"](part.transcript) for part in finished).encode())
 
     def _replace(self, path: Path, content: bytes) -> None:
-        """Replaces a file atomically, so that a killed process leaves the previous one."""
+        """Replaces a file atomically, so that a killed process leaves the previous content."""
         new = self._path.with_name(f".{self._path.name}.part")
         with new.open("wb") as file:
             file.write(content)
@@ -249,7 +249,7 @@ class GrowingFile:
 
     @contextmanager
     def _naming_damage(self, number: int) -> Iterator[None]:
-        """Reads a line of the progress in a block whose errors name the file."""
+        """Converts errors of a block that reads a line of the progress file to a ResumeError with the fix."""
         try:
             yield
         except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -261,7 +261,7 @@ class GrowingFile:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Converts file system errors of a block to a ConfigError that names the option."""
+    """Converts file system errors of a block to a ConfigError about --out."""
     try:
         yield
     except OSError as error:

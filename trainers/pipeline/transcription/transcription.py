@@ -1,4 +1,4 @@
-"""Transcribes the recordings of a request: in this process and in memory, or a shard at a time into a folder."""
+"""Transcribes the recordings of a request, either in this process and memory, or shard by shard into a folder."""
 
 import os
 import time
@@ -48,11 +48,11 @@ class TranscriptionResult:
     """The result of a request.
 
     Attributes:
-        quarantined: Why recordings have no transcript, by id.
+        quarantined: Recordings without a transcript, by id, with the reasons.
         audio_s: Length of the audio transcribed now, without earlier results. Seconds.
-        took_s: Seconds of transcribing; includes loading the model only on Ray.
-        folder: Folder of the transcripts. None: in `transcripts`.
-        transcripts: The transcript of each recording, in their order; empty if they are in a folder.
+        took_s: Duration of transcribing in seconds; for a folder, includes loading the model.
+        folder: Folder of the transcripts; None if they are in `transcripts`.
+        transcripts: The transcript of each recording, in order; empty if they are in a folder.
     """
 
     recordings: int
@@ -74,7 +74,7 @@ class TranscriptionResult:
 
     @property
     def text(self) -> str:
-        """The transcripts in their format; several in plain text follow their ids."""
+        """The transcripts in their format; if several are plain text, each line begins with the id."""
         good = [transcript for transcript in self.transcripts if transcript.problem is None or self.format == "jsonl"]
         if self.format == "txt" and len(self.transcripts) > 1:
             return "".join(f"{transcript.id}: {transcript.text}\n" for transcript in good)
@@ -85,7 +85,7 @@ Runner = Callable[[Sequence[pa.Table], TranscribeTask, TranscriptionFolder], Ite
 
 
 class BlockTranscriber:
-    """Transcribes blocks into a folder, a shard each, with a model that is opened once; returns OUTCOMES."""
+    """Transcribes blocks, each into one shard of a folder, with a model that is opened once; returns OUTCOMES."""
 
     def __init__(self, task: TranscribeTask, folder: TranscriptionFolder):
         resolve_secrets(os.environ)
@@ -112,12 +112,12 @@ def transcribe_in_process(
 def transcribe(
     request: TranscriptionRequest, config: TrainConfig, model: str, rows: LocatedRows, run: Runner
 ) -> TranscriptionResult:
-    """Transcribes the rows of a request with a model found by `find_model`; `run` writes to a folder."""
+    """Transcribes the rows of a request with a model from `find_model`; `run` transcribes blocks into a folder."""
     config = resolve_fields(config, cache_url_of(config), None)
     check_decoder(config.decode, config.run.storage_options)
     contents = contents_of(config, model) if request.out is not None else None
     if contents is not None and not is_absolute(model):
-        # For a Hub id: all processes open the current commit.
+        # Makes all processes open the commit that a Hub id has now.
         pinned = config.model.model_copy(update={"revision": contents["model_content"]})
         config = config.model_copy(update={"model": pinned})
     task = TranscribeTask(config, model, _setting(config, model), request, rows.reader, contents)
@@ -201,7 +201,7 @@ def _into_folder(task: TranscribeTask, url: str, rows: LocatedRows, run: Runner)
     )
     total_s = pc.sum(every["duration_s"]).as_py() or 0.0
     totals = {"recordings": len(every), "quarantined": len(failed), "audio_s": round(total_s, 3)}
-    # A model gives times of words for all recordings, or for none.
+    # A model gives word timestamps for all recordings or for none.
     _tell_words(task, gives=pc.any(every["has_words"]).as_py() is not False)
     folder.finish({**totals, "model": task.model}, failed.select(["id", "audio", "error"]).to_pylist())
     return result
@@ -210,13 +210,13 @@ def _into_folder(task: TranscribeTask, url: str, rows: LocatedRows, run: Runner)
 def _tell_words(task: TranscribeTask, *, gives: bool) -> None:
     if task.request.words and not gives:
         show(
-            f"{TRANSCRIBE}: segments have times, and words have none: this model does not know them (of a Whisper, "
-            "generation_config.json names no alignment_heads)"
+            f"{TRANSCRIBE}: only segments have timestamps: this model has no word timestamps (for Whisper, "
+            "generation_config.json must have alignment_heads)"
         )
 
 
 def _setting(config: TrainConfig, model: str) -> Setting | None:
-    """Returns the setting of the config's search; of several, the run's choice; None without a search."""
+    """Returns the setting of the search; if there are several, the run's choice. None without a search."""
     part = config.decode
     if not part.is_tuned:
         return next(iter(part.settings), None)

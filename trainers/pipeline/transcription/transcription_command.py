@@ -1,4 +1,4 @@
-"""Implements `rayscribe transcribe` and `rayscribe.transcribe`, with Ray or without. Light until it runs."""
+"""Implements `rayscribe transcribe` and `rayscribe.transcribe`, with Ray or without. Imports heavy libraries lazily."""
 
 import os
 import sys
@@ -32,9 +32,7 @@ def run_transcription(request: TranscriptionRequest) -> int:
             result = transcription_of(request)
         except Interruption as stopped:
             if request.out is None:
-                stopped.left = (
-                    "nothing is kept of what would be printed; to a file or folder (--out), the same command continues"
-                )
+                stopped.left = "no transcript is kept; with a file or folder (--out), the same command would continue"
             raise
         if request.out is None:
             sys.stdout.write(result.text)
@@ -53,14 +51,14 @@ def run_transcription(request: TranscriptionRequest) -> int:
 
 
 def transcribe_request(request: TranscriptionRequest) -> "TranscriptionResult":
-    """Transcribes for a caller in Python; see `transcription_of`."""
+    """Transcribes for a caller in Python, see `transcription_of`."""
     STOP_SIGNAL.reset()
     with STOP_SIGNAL.on_signals():
         return transcription_of(request)
 
 
 def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
-    """Transcribes with Ray or without; single recordings that cannot be read are no error."""
+    """Transcribes with Ray or without; recordings that cannot be read are quarantined, and do not raise an error."""
     request.check()
     resolve_secrets(os.environ)
     config = transcription_config(request)

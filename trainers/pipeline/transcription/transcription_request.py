@@ -1,4 +1,4 @@
-"""A request to transcribe, and its config: that of the run that trained the model, with overrides.
+"""A request to transcribe, and its config, which is that of the run that trained the model, with overrides.
 
 Imports no torch.
 """
@@ -28,7 +28,7 @@ KEPT: Mapping[str, Sequence[str] | None] = {
     "training": ("per_device_eval_batch_size", "bf16", "fp16"),
     "data": ("normalizer", "do_normalize_eval"),
 }
-# Suffix of a file: letters only, so that a folder may be named after a version or a date.
+# Extension of a file; has only letters, so that a folder's name may end with a version or a date.
 _FILE_ENDING = re.compile(r"\.[a-z]{2,5}")
 
 
@@ -39,16 +39,16 @@ class TranscriptionRequest:
     Attributes:
         model: A run folder, a folder or URL of a model, or a Hub id.
         inputs: Recordings, folders of recordings, or one manifest.
-        out: A file for a single recording, or of JSON lines for any number; or a folder or URL of a bucket. None: the
-            transcripts are printed, or returned.
-        format: One of FORMATS. None: by the suffix of a file, else jsonl for a folder and txt for printing.
-        max_segment_s: The longest segment of a recording. None: the model's longest input, at most USUAL_SEGMENT_S.
-            Shorter recordings are recognized in one piece, as in scoring.
-        pause_s: A pause of at least this length separates two segments.
-        ray: True to use Ray. None: for a manifest with output to a folder, or if an address is given.
-        address: Address of a Ray cluster. None: a Ray is started here.
-        num_workers: Number of processes on Ray. None: as many as fit on the cluster.
-        json: Print one JSON document per line, for programs.
+        out: A file for a single recording, a file of JSON lines for any number, or a folder or URL of a bucket; None to
+            print or return the transcripts.
+        format: One of FORMATS; None for the format of the file's extension, else jsonl for a folder and txt to print.
+        max_segment_s: Maximum length of a segment; None for the model's longest input, at most USUAL_SEGMENT_S. Shorter
+            recordings are recognized in one piece, as in scoring.
+        pause_s: Length above which a pause separates two segments.
+        ray: True to use Ray, False not to; None to use it for a manifest with output to a folder, or with an address.
+        address: Address of a Ray cluster; None to start a Ray here.
+        num_workers: Number of processes on Ray; None for as many as fit on the cluster.
+        json: True to print one JSON document per line, for programs.
     """
 
     model: str
@@ -78,14 +78,14 @@ class TranscriptionRequest:
             if value is not None and value < 1:
                 raise ConfigError(f"{option} {value:g}: give at least 1")
         if self.folder is None and (self.ray or self.address is not None or self.num_workers is not None):
-            raise ConfigError("--address and --num-workers are of Ray, whose nodes write to a folder: name one (--out)")
+            raise ConfigError("--address and --num-workers are for Ray, whose nodes write to a folder: set --out to it")
         if self.folder is None and self.json:
-            raise ConfigError("--json tells what is done to a folder: name it (--out), or take --format jsonl")
+            raise ConfigError("--json reports on writing to a folder: set --out to it, or use --format jsonl")
 
     def _check_out(self, out: str, file_format: str | None) -> None:
         path = in_home(out).absolute()
         if file_format is None:
-            # A name that looks like a file of another format, unless there is such a folder.
+            # Refuses a name that looks like a file of another format, unless such a folder exists.
             ending = PurePosixPath(out.rpartition("/")[2]).suffix.lower()
             if _FILE_ENDING.fullmatch(ending) and (is_url(out) or not path.is_dir()):
                 raise ConfigError(
@@ -97,14 +97,14 @@ class TranscriptionRequest:
         refused = {
             f" is a .{file_format} file, and --format is {self.format}: keep one of them": is_other,
             ": in a bucket, name a folder, which has a file for each recording": is_url(out),
-            ": there is no such folder: make it, or name another": not path.parent.is_dir(),
-            ": already exists: name another file, or delete it": path.exists() and not progress_of(path).exists(),
+            ": there is no such folder: create it, or use another": not path.parent.is_dir(),
+            ": already exists: use another file, or delete it": path.exists() and not progress_of(path).exists(),
         }
         if reason := next((text for text, holds in refused.items() if holds), None):
             raise ConfigError(f"--out {out}{reason}")
 
     def check_count(self, recordings: int) -> None:
-        """Raises ConfigError for several recordings with a file that takes only one."""
+        """Raises ConfigError for several recordings if `out` is a file for only one."""
         if self.file_format not in (None, "jsonl") and recordings > 1:
             raise ConfigError(
                 f"--out {self.out} is one file, and there are {recordings} recordings: name a folder, or "
@@ -113,7 +113,7 @@ class TranscriptionRequest:
 
     @property
     def file_format(self) -> str | None:
-        """The format by the suffix of `out`; None if `out` is a folder or missing."""
+        """The format by the extension of `out`; None if `out` is a folder or missing."""
         ending = (self.out or "").rpartition(".")[2].lower()
         return ending if self.out is not None and "." in self.out and ending in FORMATS else None
 
@@ -130,19 +130,19 @@ class TranscriptionRequest:
 
 
 def progress_of(path: Path) -> Path:
-    """Returns the path of the progress of an unfinished file, from which it can be continued."""
+    """Returns the path of the progress file from which an unfinished file can be continued."""
     return path.with_name(f".{path.name}.progress")
 
 
 def transcription_config(request: TranscriptionRequest) -> TrainConfig:
-    """Returns the config of the model's run, or else the defaults, with the overrides."""
+    """Returns the config of the model's run or, without a run, the defaults; both with the overrides."""
     sets = [parse_override(text) for text in request.sets]
     options = StorageOptions.of(apply_overrides({}, sets).get("run", {}))
     content = _of_run(request.model, options)
     if content is None:
         content = {"model": {"name_or_path": request.model}}
     if content.get("training", {}).get("fp16"):
-        # As part of a recipe fp16 requires GPUs; here it has no effect without one.
+        # A recipe with fp16 requires use_gpu; when transcribing, fp16 has no effect without a GPU.
         content["scaling"] = {"use_gpu": True}
     content = {"data": {}, **apply_overrides(content, sets)}
     content["run"] = {**content.get("run", {}), "storage_path": request.folder}
@@ -151,7 +151,7 @@ def transcription_config(request: TranscriptionRequest) -> TrainConfig:
 
 
 def _of_run(model: str, options: StorageOptions) -> dict[str, Any] | None:
-    """Returns the kept parts of a run's config; None if the model is not a run's folder."""
+    """Returns the KEPT fields of a run's config; None if the model is not a run folder."""
     path = in_home(model)
     if not is_url(model) and not path.is_dir():
         return None

@@ -1,4 +1,4 @@
-"""Detects speech in a recording, and cuts the recording at pauses."""
+"""Detects speech in a recording, and splits the recording at pauses."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,9 +8,9 @@ from trainers.data.audio import SAMPLING_RATE_HZ
 
 FRAME_S = 0.03
 FRAME_SAMPLES = round(FRAME_S * SAMPLING_RATE_HZ)
-# Window of the average power for finding the quietest moment: longer than the stop within a word.
+# Window for averaging the power when looking for the quietest frame; longer than the silence within a word.
 MOMENT_FRAMES = 9
-# From 0 to 3, how readily sound counts as non-speech: losing a word is worse than keeping a pause.
+# How readily sound counts as non-speech, from 0 to 3; the lowest, since losing a word is worse than keeping a pause.
 AGGRESSIVENESS = 0
 # The highest sample of a frame that counts as silent, 72 dB below full scale.
 SILENT_PEAK = 8
@@ -20,9 +20,9 @@ Bools = npt.NDArray[np.bool_]
 
 
 def cut_recording(samples: npt.NDArray[np.int16], longest_s: float, pause_s: float) -> list[tuple[int, int]]:
-    """Returns start and end sample of each segment of a recording (T,); see `cut`.
+    """Returns start and end sample of each segment of a recording (T,), see `cut`.
 
-    A recording within the maximum length of a segment is one segment, whatever it contains.
+    A recording that is not longer than the maximum length is one segment, whatever it contains.
     """
     if len(samples) <= longest_s * SAMPLING_RATE_HZ:
         return [(0, len(samples))]
@@ -38,7 +38,7 @@ def cut_recording(samples: npt.NDArray[np.int16], longest_s: float, pause_s: flo
 def speech_in(frames: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
     """Returns which frames (F, FRAME_SAMPLES) have speech, shape (F,), by WebRTC's detector.
 
-    The detector adapts to the noise of a recording, and may take a pause without any, as in edited audio, for speech.
+    The detector adapts to a recording's noise, and may take a pause without noise, as in edited audio, for speech.
     """
     detector = webrtcvad.Vad(AGGRESSIVENESS)
     # int32, since the absolute value of the lowest int16 would overflow.
@@ -60,17 +60,17 @@ def _frames(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
 
 
 def cut(speech: Bools, power: npt.NDArray[np.floating], *, longest: int, pause: int) -> list[tuple[int, int]]:
-    """Cuts the frames of a recording into segments.
+    """Splits the frames of a recording into segments.
 
-    A pause of more than `pause` frames separates two segments, which keep half of that on either side; the rest is
-    dropped. A segment that would be too long is cut within its second half at the deepest point of a shorter pause or,
-    without a pause, at its quietest frame.
+    A pause of more than `pause` frames separates two segments. Each keeps `pause` / 2 frames of it, and the rest is
+    dropped. A segment that would be too long is split in the second half of its maximum length, at the frame farthest
+    from speech or, if there is no pause, at the quietest frame.
 
     Args:
         speech: True for frames with speech, (F,).
         power: Power of each frame, (F,).
         longest: Maximum number of frames in a segment, at least 4.
-        pause: See above.
+        pause: Maximum length of a pause within a segment, in frames.
 
     Returns:
         Start and end of each segment, ascending. Segments do not overlap, and contain each frame with speech.
@@ -81,7 +81,7 @@ def cut(speech: Bools, power: npt.NDArray[np.floating], *, longest: int, pause: 
     for start, end in np.flatnonzero(np.diff(kept)).reshape(-1, 2).tolist():
         begin = start
         while end - begin > longest:
-            # Neither part becomes too short.
+            # These bounds keep both parts from becoming too short.
             first, last = begin + longest // 2, min(begin + longest, end - longest // 4)
             place = first + int(np.lexsort((power[first:last], -depth[first:last]))[0])
             segments.append((begin, place))
@@ -91,7 +91,7 @@ def cut(speech: Bools, power: npt.NDArray[np.floating], *, longest: int, pause: 
 
 
 def _distance_to(speech: Bools) -> npt.NDArray[np.int64]:
-    """Returns the distance of each frame to the nearest one with speech, (F,); huge if there is no speech."""
+    """Returns the distance of each frame to the nearest frame with speech, (F,); huge if there is no speech."""
     places = np.arange(len(speech))
     before = np.maximum.accumulate(np.where(speech, places, -BEYOND))
     behind = np.minimum.accumulate(np.where(speech, places, BEYOND)[::-1])[::-1]

@@ -1,7 +1,7 @@
 """Confidence intervals of error rates, by resampling utterances or speakers.
 
-Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation"; the percentile
-interval. Systems share each draw, so that the interval of their difference accounts for errors in the same utterances.
+Percentile intervals, see Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance
+evaluation". Systems share each draw, so the interval of their difference accounts for errors in the same utterances.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy.typing as npt
 LEVEL = 0.95
 RESAMPLES = 5000
 SEED = 0
-# Limits the memory of drawing.
+# Maximum number of values that are drawn together, which limits the memory.
 DRAWN_AT_ONCE = 1 << 21
 
 
@@ -27,10 +27,10 @@ class Interval(NamedTuple):
 def resampled_rates(
     errors: npt.ArrayLike, lengths: npt.ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> npt.NDArray[np.float64]:
-    """Returns resampled error rates in percent, shape (systems, resamples), each of N items that are drawn.
+    """Returns resampled error rates in percent, shape (systems, resamples), each over N drawn items.
 
-    `errors` are integers of shape (systems, N), for N utterances, or sums for N speakers; `lengths` are the numbers of
-    units in their references, shape (N,).
+    `errors` are integers of shape (systems, N) for N utterances, or their sums for N speakers. `lengths` are the
+    numbers of units in the references, shape (N,).
     """
     columns = np.vstack([np.asarray(errors), np.asarray(lengths)])
     count = columns.shape[1]
@@ -47,14 +47,14 @@ def resampled_rates(
 
 
 def rate_interval(errors: npt.ArrayLike, lengths: npt.ArrayLike) -> Interval | None:
-    """Returns the interval of one error rate, independent of the order; arguments as above, for one system."""
+    """Returns the interval of one system's error rate, whatever the order; arguments as in `resampled_rates`."""
     columns = np.array([errors, lengths])
     ordered = columns[:, np.lexsort(columns)]
     return interval(resampled_rates(ordered[:1], ordered[1])[0])
 
 
 def interval(values: npt.NDArray[np.float64]) -> Interval | None:
-    """Returns the percentile interval of resampled values, without draws with empty references; None if all are."""
+    """Returns the percentile interval of the finite values; None if all draws had empty references."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return None
@@ -63,7 +63,7 @@ def interval(values: npt.NDArray[np.float64]) -> Interval | None:
 
 
 def sums_by(names: Sequence[str], columns: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Returns the columns, shape (K, utterances), summed by name: shape (K, different names)."""
+    """Returns columns of shape (K, utterances) summed by name, shape (K, different names)."""
     different, positions = np.unique(np.asarray(names), return_inverse=True)
     values = np.asarray(columns)
     sums = np.zeros((len(values), len(different)), dtype=np.int64)

@@ -23,10 +23,10 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class SystemScore:
-    """A system's own score, with its bootstrap interval over utterances; with two contexts, the score at the short one.
+    """A system's score, at the short context if there are two, with its bootstrap interval over utterances.
 
     Attributes:
-        full_context_rate: Rate at the full context, with the same normalizer. None: there is no such score.
+        full_context_rate: Rate at the full context with the same normalizer; None without such a score.
     """
 
     name: str
@@ -38,13 +38,13 @@ class SystemScore:
 
 @dataclass(frozen=True)
 class Paired:
-    """Comparison of a system with the first.
+    """Comparison of a system with the first system.
 
     Attributes:
-        difference: Its rate minus that of the first, percentage points.
+        difference: Its rate minus the first system's, in percentage points.
         interval: Bootstrap interval of the difference; both systems share each draw.
         wins: Number of utterances with fewer errors than the first system.
-        test: Test of whether the difference may be chance.
+        test: Test of whether the difference may be due to chance.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Comparison:
 
     Attributes:
         errors: Errors of each system in each utterance.
-        paired: Comparisons of each system but the first.
+        paired: Comparisons of each other system with the first.
     """
 
     metric: str
@@ -135,7 +135,7 @@ class Comparison:
 
 
 def compare_named(systems: Sequence[System], normalizer: str | None = None, metric: str | None = None) -> Comparison:
-    """Compares systems by names; by default with the normalizer of their scores and their language's metric.
+    """Compares systems; normalizer and metric are names, by default of their scores' and their language's.
 
     Raises ConfigError if the metric is not known, or the scores have no normalizer in common, and DataError if the
     systems were not scored on the same utterances and references.
@@ -151,7 +151,7 @@ def compare_named(systems: Sequence[System], normalizer: str | None = None, metr
 def compare(
     systems: Sequence[System], references: Mapping[str, str], normalize: Normalizer, metric: Metric
 ) -> Comparison:
-    """Compares systems that passed `systems.common_references`, which returns the given normalized references."""
+    """Compares systems that have passed `systems.common_references`, which returns the normalized `references`."""
     ids = [*references]
     texts = [[normalize(system.hypotheses[id]) for id in ids] for system in systems]
     counts = [[count_edits(metric, references[id], text) for id, text in zip(ids, own, strict=True)] for own in texts]

@@ -1,8 +1,8 @@
 """The matched-pairs sentence-segment word error test (MAPSSWE) of two systems on the same utterances.
 
-Gillick and Cox 1989, "Some statistical issues in the comparison of speech recognition algorithms", as computed by
+From Gillick and Cox 1989, "Some statistical issues in the comparison of speech recognition algorithms", as computed by
 NIST's sc_stats (SCTK, src/sclite/mtchprs.c). Errors of neighboring words are not independent, so errors are counted in
-segments: a segment ends where both systems have two correct units in a row.
+segments. A segment ends where both systems have two correct units in a row.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Consecutive units that both systems have right and that end a segment: NIST's default.
+# Number of consecutive units, correct in both systems, that end a segment; NIST's default.
 GOOD_UNITS = 2
 # The smallest p that is shown as a number.
 LEAST_P = 0.001
@@ -23,13 +23,13 @@ Pair = tuple[str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class MatchedPairs:
-    """The result of a test; H0: the mean difference of the errors in a segment is 0.
+    """The result of a test. The null hypothesis is that the mean difference of the errors in a segment is 0.
 
     Attributes:
         segments: Number of segments in which at least one system has an error.
-        mean: Mean difference of the errors, first system minus second; `deviation` is their standard deviation (n - 1).
-        z: The statistic. None: all segments have the same difference, so the deviation is 0.
-        p: Probability, under H0, of a statistic at least as far from 0; two-sided.
+        mean: Mean difference of the errors, first system minus second; `deviation` is the standard deviation (n - 1).
+        z: The statistic; None if all segments have the same difference other than 0, so that the deviation is 0.
+        p: Probability, under the null hypothesis, of a statistic at least as far from 0; two-sided. None without z.
     """
 
     segments: int
@@ -40,12 +40,12 @@ class MatchedPairs:
 
     @property
     def shown_p(self) -> str:
-        """The p-value for a table: `0.031`, `<0.001`; a dash if there is none."""
+        """The p-value for a table, such as `0.031` or `<0.001`; a dash if it is None."""
         return "-" if self.p is None else f"<{LEAST_P}" if self.p < LEAST_P else f"{self.p:.3f}"
 
 
 def matched_pairs(utterances: Iterable[tuple[Sequence[str], Sequence[str], Sequence[str]]]) -> MatchedPairs:
-    """Tests two systems by the units of each utterance's reference, first and second hypothesis."""
+    """Tests two systems by the units of each utterance: of its reference, its first and its second hypothesis."""
     differences = [
         first - second
         for reference, one, other in utterances
@@ -64,7 +64,7 @@ def matched_pairs(utterances: Iterable[tuple[Sequence[str], Sequence[str], Seque
 
 
 def segments_of(first: Sequence[Pair], second: Sequence[Pair]) -> Iterator[tuple[int, int]]:
-    """Yields errors of both systems in each segment of an utterance, by their alignments with the same reference."""
+    """Yields the errors of both systems in each segment of an utterance, by their alignments with its reference."""
     errors = [0, 0]
     good = GOOD_UNITS
     for units in zip(_by_unit(first), _by_unit(second), strict=True):
@@ -81,7 +81,7 @@ def segments_of(first: Sequence[Pair], second: Sequence[Pair]) -> Iterator[tuple
 
 
 def _by_unit(pairs: Sequence[Pair]) -> Iterator[tuple[int, bool | None]]:
-    """Yields the insertions before each unit of the reference, and whether it is correct; finally later insertions."""
+    """Yields the insertions before each unit of the reference, and whether the unit is correct; finally, the rest."""
     inserted = 0
     for unit, other in pairs:
         if unit is None:
@@ -95,9 +95,9 @@ def _by_unit(pairs: Sequence[Pair]) -> Iterator[tuple[int, bool | None]]:
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Pair]:
     """Returns aligned pairs of units of reference and hypothesis, in order; None for a missing unit.
 
-    Aligns like sclite: by its costs, and by its choice among equal alignments.
+    Uses the costs of sclite, and its choice among alignments of equal cost.
     """
-    # Equal units at the end are always aligned with each other; those at the beginning not always.
+    # Equal units at the end are always aligned with each other, which is not true for those at the beginning.
     rows, columns = len(reference), len(hypothesis)
     while rows and columns and reference[rows - 1] == hypothesis[columns - 1]:
         rows, columns = rows - 1, columns - 1
@@ -133,7 +133,7 @@ def _costs(reference: Sequence[str], hypothesis: Sequence[str]) -> list[list[int
         above, here = costs[row - 1], costs[row]
         np.add(above, DELETION, out=here)
         np.minimum(here[1:], above[:-1] + SUBSTITUTION * (columns != numbers[unit]), out=here[1:])
-        # Insertions follow whichever of these is the cheapest.
+        # Insertions may follow any of these.
         here -= inserted
         np.minimum.accumulate(here, out=here)
         here += inserted

@@ -1,4 +1,4 @@
-"""Systems to compare: the hypotheses of a run, or of any other system, by the id of the utterance."""
+"""Systems to compare, with the hypotheses of a run, or of any other system, by utterance id."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +22,12 @@ class System:
     """A recognizer's output on a set.
 
     Attributes:
-        name: Name given by the user.
-        references: References by id. None: those of another system apply.
-        normalizer: Name and version of the normalizer of its score; "" if not known. None: the system has no score yet.
+        name: Name from the user.
+        references: References by id; None if those of another system apply.
+        normalizer: Name and version of its score's normalizer; "" if not known; None if the system has no score yet.
         language: Language of the speech, if known.
-        full_context: For a model that is trained at a shorter context than its own, its rates at its own by the name of
-            each metric; their hypotheses are not kept. None: there is no other score.
+        full_context: For a model that is trained at a shorter context than its full one, the rates at the full context
+            by metric name, whose hypotheses are not kept; None without such a score.
         settings: Fields of its experiment, and versions of its packages.
     """
 
@@ -41,7 +41,7 @@ class System:
 
     @classmethod
     def of_folder(cls, name: str, folder: RunFolder, split: str) -> "System":
-        """Reads the system of a run's folder, or of a folder that `rayscribe evaluate` wrote.
+        """Reads the system of a run folder, or of a folder that `rayscribe evaluate` wrote.
 
         Raises ConfigError if the split has not been scored, and DataError if the file of the split is damaged.
         """
@@ -60,7 +60,7 @@ class System:
             {row["id"]: row["hypothesis"] for row in rows},
             {row["id"]: row["reference"] for row in rows},
             normalizer,
-            # The score of a validation has no language; the config next to it does.
+            # The score of a validation has no language, but the config next to it has.
             totals.get("language") or (config.get("model") or {}).get("language"),
             totals.get("full_context"),
             _settings_of(folder),
@@ -101,7 +101,7 @@ def _settings_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def differing_settings(systems: Sequence[System]) -> dict[str, list[Any]]:
-    """Returns fields whose values are not the same in all systems with settings, with the value of each system."""
+    """Returns the fields in which systems with settings differ, with the value of each such system."""
     described = [system.settings for system in systems if system.settings]
     names = dict.fromkeys(name for settings in described for name in settings)
     return {
@@ -142,7 +142,7 @@ def common_references(systems: Sequence[System], normalize: Normalizer) -> dict[
     """
     first = next((system for system in systems if system.references is not None), None)
     if first is None or first.references is None:
-        raise ConfigError("none of these has references: name a run among them, or their file (--reference FILE)")
+        raise ConfigError("none of these has references: add a run to them, or a file of references (--reference FILE)")
     references = {id: normalize(text) for id, text in first.references.items()}
     for system in systems:
         if found := differences([*references], [*system.hypotheses]):

@@ -1,1 +1,1 @@
-"""Presents a run: a page, which needs no torch, and the card of its model."""
+"""Presents a run as a page, which needs no torch, and as the card of its model."""

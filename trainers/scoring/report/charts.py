@@ -51,7 +51,7 @@ Points = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing, and its content in words."""
+    """A chart, and its content in words."""
 
     svg: Markup
     caption: str
@@ -63,7 +63,7 @@ def curves(metrics: Sequence[Row]) -> list[Chart]:
 
 
 def series_of(metrics: Sequence[Row]) -> Iterator[tuple[str, Mapping[str, Points]]]:
-    """Yields title and series of loss, error rates, learning rate, speed and padding by step, if known."""
+    """Yields title and series, by step, of loss, error rates, learning rate, speed and padding, each if known."""
     full_context = {name.upper(): f"eval_full_context_{name}" for name in ("wer", "cer", "ser")}
     wanted: tuple[tuple[str, Mapping[str, str], Callable[[float], float]], ...] = (
         ("Loss, nats per label", {"training": "loss", "validation": "eval_loss"}, float),
@@ -91,13 +91,13 @@ def durations(split: str, values_s: Sequence[float]) -> Chart:
     chart.x_labels = [f"{place * step:g}" for place in range(len(counts))]
     chart.add("clips", counts)
     text = f"Durations of {split}: {len(values_s):,} clips, from {min(values_s):.2f} to {longest:.2f} s"
-    return Chart(_svg(chart, text), f"Durations of {split}: clips by length, from the number of seconds below a bar on")
+    return Chart(_svg(chart, text), f"Durations of {split}: clips by length, with a bar's least seconds below it")
 
 
 def _series(metrics: Sequence[Row], field: str, scale: Callable[[float], float]) -> Points:
     points = [(row["step"], scale(row[field])) for row in metrics if isinstance(row.get(field), int | float)]
     every = -(-len(points) // POINTS) if points else 1
-    # Keep the last point.
+    # Keeps the last point.
     return points[::-1][::every][::-1]
 
 
@@ -116,7 +116,7 @@ def _curve(title: str, series: Mapping[str, Points]) -> Chart:
 
 
 def in_words(title: str, series: Mapping[str, Points]) -> str:
-    """`Loss, nats per label: training from 5.7 at step 25 to 0.6 at step 200; validation …`."""
+    """Returns `Loss, nats per label: training from 5.7 at step 25 to 0.6 at step 200; validation …`."""
     return f"{title}: {'; '.join(f'{name} {_ends(points)}' for name, points in series.items())}"
 
 
@@ -128,11 +128,11 @@ def _ends(points: Points) -> str:
 
 
 def _svg(chart: Any, text: str) -> Markup:
-    """Returns the drawing without its script, as an image that `text` describes."""
+    """Returns a chart's drawing without its script, as an image that `text` describes."""
     root = chart.render_tree()
     for parent in [*root.iter()]:
         for child in [*parent]:
-            # Used only by the script; ids would also clash with other drawings of the page.
+            # Ids are used only by the script, and would clash with those of other drawings in the page.
             child.attrib.pop("id", None)
             if str(child.tag).endswith(("script", "title", "desc")):
                 parent.remove(child)

@@ -9,7 +9,7 @@ from trainers.scoring.comparison.comparison import Comparison
 from trainers.scoring.comparison.matched_pairs import align
 from trainers.scoring.report.rendering import rendered
 
-# Utterances shown for each side of a pair of systems.
+# Number of utterances that are shown for each side of a pair of systems.
 SHOWN = 10
 COMPARISON = "comparison.html.j2"
 
@@ -40,7 +40,7 @@ def comparison_values(found: Comparison, settings: Mapping[str, Sequence[Any]], 
 
 
 def _contest(found: Comparison, number: int) -> dict[str, Any]:
-    """Returns a system's comparison with the first: for either side, a title and the utterances that differ most."""
+    """Returns a system's comparison with the first: for each side, a title and the utterances that differ most."""
     name, first = found.systems[number].name, found.systems[0].name
     fewer = {place: found.errors[0][place] - found.errors[number][place] for place in range(len(found.ids))}
     better = sorted((place for place in fewer if fewer[place] > 0), key=lambda place: -fewer[place])
@@ -51,7 +51,7 @@ def _contest(found: Comparison, number: int) -> dict[str, Any]:
 
 
 def _contested(found: Comparison, number: int, places: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yields utterances with the errors of both systems, and both texts aligned with the reference."""
+    """Yields utterances with the errors of both systems, and both hypotheses aligned with the reference."""
     for place in places:
         reference = found.references[place].split()
         texts = [

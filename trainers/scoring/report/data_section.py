@@ -1,4 +1,4 @@
-"""Describes prepared sets for a page: durations, characters, and left out rows by reason."""
+"""Describes prepared sets for a page: durations, characters, and rows that were left out, by reason."""
 
 import re
 from collections import Counter
@@ -43,7 +43,7 @@ class ClipSet:
         return cls(split, index["duration_s"].to_pylist(), characters, prepared)
 
     def speakers(self) -> dict[str, str]:
-        """Returns speakers by clip id, for clips that have one; empty if the set is not on a disk of this machine."""
+        """Returns the known speakers by clip id; empty if the set is not on a disk of this machine."""
         found: dict[str, str] = {}
         for shard in sorted({*self.prepared.index["shard"].to_pylist()}):
             for table in self._shard(shard):
@@ -65,7 +65,7 @@ class ClipSet:
     def _shard(self, shard: int) -> Iterator[pa.Table]:
         if is_url(self.prepared.url):
             return
-        # Memory-mapped: only columns that are used are read.
+        # Memory-mapped, so that only columns that are used are read.
         with pa.memory_map(str(Path(self.prepared.url) / shard_name(shard))) as source:
             yield pa.ipc.open_stream(source).read_all()
 
@@ -79,7 +79,7 @@ def prepared_at(storage: Storage) -> PreparedSet | None:
 
 
 def clip_sets(folder: RunFolder, config: Mapping[str, Any], keys: Mapping[str, str]) -> list[ClipSet]:
-    """Returns the prepared sets of a run that can be read from here, by the hashes of its environment.json."""
+    """Returns the prepared sets of a run that can be read from here; `keys` are their hashes by split."""
     return [found for split, key in keys.items() if (found := _clip_set(folder, config, split, key)) is not None]
 
 
@@ -91,7 +91,7 @@ def _clip_set(folder: RunFolder, config: Mapping[str, Any], split: str, key: str
             options = StorageOptions.of(config["run"])
             if (prepared := find(open_storage(url, options), key, options)) is not None:
                 return ClipSet.of(split, prepared)
-        # A report has what can be read; the set may be on another machine, or deleted.
+        # The set may be on another machine, or deleted; the report then does without it.
         except (RayscribeError, OSError, pa.ArrowException, LookupError, ValueError):
             continue
     return None
@@ -100,12 +100,12 @@ def _clip_set(folder: RunFolder, config: Mapping[str, Any], split: str, key: str
 MOST_CHARACTERS = 200
 REASONS = 50
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-# A set may be a split of several runs.
+# Name of a set on its own page, since it may be a split of several runs.
 NAME = "this set"
 
 
 def data_section(sets: Sequence[ClipSet], quarantine: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the values of the template data_section.html.j2; quarantined rows have split, id and reason."""
+    """Returns the values of the template data_section.html.j2; rows of `quarantine` have split, id and reason."""
     return {
         "clip_sets": [_described(found) for found in sets],
         "data_charts": [durations(found.split, found.durations_s) for found in sets if found.durations_s],
@@ -129,7 +129,7 @@ def _described(found: ClipSet) -> dict[str, Any]:
 
 
 def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Counts left out rows by split and reason, ignoring numbers in the reason; the most frequent first."""
+    """Counts quarantined rows by split and reason, ignoring numbers in the reason; the most frequent first."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in quarantine:
         reason = str(row.get("reason", "")).replace(str(row.get("id", "")) or "\0", "…")

@@ -1,4 +1,4 @@
-"""Writes the page of a running training in a separate process, on which neither a step nor the run's end depends."""
+"""Writes the page of a running training in a separate process, for which neither a step nor the run's end waits."""
 
 import os
 import pickle
@@ -15,17 +15,17 @@ from typing import Self
 from trainers.errors import RayscribeError
 from trainers.run_folder.layout import RunFolder
 
-# A validation and the upload of its checkpoint share one page, and a short training gets none.
+# Time between a request and its page, so that a validation and the upload of its checkpoint share one page.
 PAUSE_S = 10.0
 LOWEST_PRIORITY = 19
-# For a killed process; one that waits for a disk that does not respond ends later.
+# Enough for a killed process to end, unless it waits for a disk that does not respond.
 LAST_WAIT_S = 5.0
 
 
 class LivePage:
-    """Writes a run's page some seconds after it is requested, one at a time; a failure is only reported, once.
+    """Writes a run's page some seconds after it is requested, one at a time; the first failure is only a warning.
 
-    The first request starts it, and the end of the block cancels a page; the caller writes the final page.
+    The first request starts the thread, and the end of the block cancels a page; the caller writes the final page.
     """
 
     def __init__(self, folder: RunFolder, log: Callable[[str], None]):
@@ -75,7 +75,7 @@ class LivePage:
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
         call = f"from {__name__} import write_page; write_page({LOWEST_PRIORITY})"
         with tempfile.TemporaryFile() as folder, tempfile.TemporaryFile() as errors:
-            # Not passed as an argument, which every user of the machine could read.
+            # Passed in a file, since every user of the machine could read an argument.
             pickle.dump(self._folder, folder)
             folder.seek(0)
             with self._lock:
@@ -94,8 +94,8 @@ class LivePage:
             code = self._process.wait()
             errors.seek(0)
             printed = errors.read().decode(errors="replace").strip().splitlines()
-        # A negative code is a signal: sent to the training, too, or by the kernel, which kills this process before the
-        # training.
+        # A negative code is a signal, which is not reported: it was sent to the training, too, or the kernel sent it,
+        # which kills this process before the training.
         return "" if code <= 0 else printed[-1] if printed else f"its process ended with exit code {code}"
 
 
@@ -105,7 +105,7 @@ def write_page(niceness: int) -> None:
     # If memory runs out, Linux should kill this process, not the training.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    # Imported here: a training worker does not plot.
+    # Imported here, since a training worker does not plot.
     from trainers.scoring.report.page import write_report  # noqa: PLC0415
 
     try:

@@ -1,6 +1,6 @@
-"""The model card: the model, its training, and its measured scores with the data they were measured on.
+"""The model card, which describes a model, its training, its scores and the data on which they were measured.
 
-The Hub reads its metadata: the language, the base model, data sets, and scores as its model-index.
+The Hub reads its metadata: language, base model, data sets, and scores (as a model-index).
 """
 
 import json
@@ -46,8 +46,8 @@ recognize = pipeline("{TASK}", model="{PLACE}")
 print(recognize("speech.wav")["text"])
 ```
 
-which has ffmpeg read the file; or `rayscribe transcribe {PLACE} speech.wav`, which needs no ffmpeg, and also takes long
-recordings.
+The pipeline requires ffmpeg. Or use `rayscribe transcribe {PLACE} speech.wav`, which needs no ffmpeg, and also accepts
+long recordings.
 """
 
 
@@ -57,7 +57,7 @@ class Measured:
 
     Attributes:
         totals: Scores of validation and test set, as in evaluation/<split>.json.
-        rows: The utterances of each, as in evaluation/<split>.jsonl.
+        rows: The utterances of each set, as in evaluation/<split>.jsonl.
         left_out: Number of clips of each split that were prepared, but neither trained on nor scored.
     """
 
@@ -74,14 +74,14 @@ class Measured:
         found = {split: outputs.read_json(f"{EVALUATION}/{split}.json") for split in (VALIDATION, TEST)}
         totals = {split: content for split, content in found.items() if content is not None}
         rows = {split: rows_of(outputs, f"{EVALUATION}/{split}.jsonl") for split in totals}
-        # Includes rows that could not be prepared.
+        # These counts include rows that could not be prepared.
         counts = Counter(str(row["split"]) for row in quarantine)
         left_out = {split: max(0, counts[split] - item.summary.quarantined) for split, item in sets.items()}
         return cls(totals, rows, sets, left_out)
 
     @property
     def test(self) -> Mapping[str, Any] | None:
-        """Totals of the test set; None if there is none."""
+        """Totals of the test set; None without a test set."""
         return self.totals.get(TEST)
 
 
@@ -92,7 +92,7 @@ def model_card(
     measured: Measured,
     origins: Sequence[Origin] = (),
 ) -> str:
-    """Renders the model card of a checkpoint; `origins` are those of the initial weights."""
+    """Renders the model card of a checkpoint; `origins` describe the initial weights."""
     origin = " and ".join(each.name for each in origins) or "new weights"
     trained = f", adapt.method {config.adapt.method}" if config.adapt.method != "full" else ""
     notes = "\n\n".join(_notes(config, measured))
@@ -133,7 +133,7 @@ def _metadata(config: TrainConfig, family: Family[Any], measured: Measured, orig
 
 
 def _data_sets(config: TrainConfig) -> Iterator[HubDatasetPart]:
-    """Yields the data sets of the Hub."""
+    """Yields the config's data sets that are on the Hub."""
     named = (config.data.dataset, *(member.dataset for member in config.data.mix))
     yield from (part for part in named if part is not None and _HUB_ID.fullmatch(part.name))
 
@@ -144,7 +144,7 @@ def _eval_results(config: TrainConfig, measured: Measured) -> Iterator[EvalResul
     totals = measured.totals.get(split)
     if totals is None:
         return
-    # Other users would not see the score of a search with its own files, or of a shortened context.
+    # Other users cannot reproduce the score of a search with its own files, or of a shortened context.
     scored = beyond(config.model, totals) or greedy_score(totals)[1]
     part = next(_data_sets(config), None) if not config.data.mix else None
     key = measured.sets[split].key if split in measured.sets else None
@@ -188,13 +188,13 @@ def _scores(config: TrainConfig, checkpoint: Checkpoint, measured: Measured) -> 
 
 
 def _notes(config: TrainConfig, measured: Measured) -> Iterator[str]:
-    how = f"Texts are compared as the normalizer {normalizer_named(config.data.normalizer_name)} leaves them"
+    how = f"Texts are compared after normalization by {normalizer_named(config.data.normalizer_name)}"
     counts = [
         f"{split}: {', '.join(counted(totals[name], one) for name, one in _COUNTS.items())}"
         for split, totals in measured.totals.items()
         if all(name in totals for name in _COUNTS)
     ]
-    bounds = "; in parentheses stand 95% bootstrap intervals over utterances" if any(measured.rows.values()) else ""
+    bounds = "; 95% bootstrap intervals over utterances are in parentheses" if any(measured.rows.values()) else ""
     yield f"{how}{bounds}.{''.join(f' {text[0].upper()}{text[1:]}.' for text in counts)}"
     part = config.model
     if part.token_language != part.language:
@@ -206,7 +206,7 @@ def _notes(config: TrainConfig, measured: Measured) -> Iterator[str]:
 
 
 def _data(measured: Measured) -> str:
-    """Returns the section on data; a prepared set is named by a hash of its manifest and preparation."""
+    """Returns the section on data, in which a hash of manifest and preparation identifies each prepared set."""
     if not measured.sets:
         return ""
     rows = []
@@ -219,7 +219,7 @@ def _data(measured: Measured) -> str:
 
 
 def _rates(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None = None, prefix: str = "") -> str:
-    """Returns the cells of a row; with intervals if its utterances are given, and have the metric's edits."""
+    """Returns the cells of a row; with intervals if `rows` has its utterances with the metric's edits."""
     cells = []
     for name, metric in known_metrics().items():
         rate = metrics.get(prefix + name)

@@ -29,9 +29,9 @@ class AttemptRecord:
     """An attempt of the run, as of its last status.
 
     Attributes:
-        started: ISO 8601 time.
-        workers: Number of workers in its last worker group. None: there was none.
-        worker_s: Total seconds of all workers, whose number changes in elastic runs. None: not known.
+        started: Start time, ISO 8601.
+        workers: Number of workers in its last worker group; None if it had no group.
+        worker_s: Total seconds of all workers, whose number changes in elastic runs; None if not known.
         reason: What it was doing, or how it ended, in one line.
     """
 
@@ -54,8 +54,8 @@ class RunRecord:
     Attributes:
         read: Time of reading, ISO 8601.
         metrics: Each loss and each score once, by step.
-        quarantine: Rows that were left out: split, id, reason.
-        slices: Values of clips in `data.slice_columns`: by split and id, the value of each column.
+        quarantine: Rows that were left out, with split, id and reason.
+        slices: Values of clips in `data.slice_columns`, by split, id and column.
     """
 
     folder: RunFolder
@@ -71,7 +71,7 @@ class RunRecord:
 
     @classmethod
     def of(cls, folder: RunFolder) -> "RunRecord":
-        """Reads a run folder; raises RayscribeError if there is no run in it, or a file is damaged."""
+        """Reads a run folder; raises RayscribeError if it has no run, or a file is damaged."""
         journal = Journal(folder)
         state = journal.read()
         if state.number == 0:
@@ -109,7 +109,7 @@ def _slices(folder: RunFolder, state: State) -> dict[str, dict[str, dict[str, st
 
 
 def _groups(journal: Journal) -> dict[int, list[tuple[float, int]]]:
-    """Returns the worker groups of each attempt: start in seconds since 1970, and number of workers."""
+    """Returns the worker groups of each attempt, each as its start (seconds since 1970) and number of workers."""
     found: dict[int, list[tuple[float, int]]] = {}
     for entry in journal.entries():
         if entry.get("kind") == "opened" and entry.get("workers"):
@@ -118,7 +118,7 @@ def _groups(journal: Journal) -> dict[int, list[tuple[float, int]]]:
 
 
 def worker_seconds(groups: Sequence[tuple[float, int]], began_s: float, ended_s: float) -> float:
-    """Returns the total seconds of all workers; the first group counts from the attempt's start."""
+    """Returns the total seconds of all workers of an attempt, whose first group counts from the attempt's start."""
     begins_s = [began_s, *(at_s for at_s, _ in groups[1:])]
     ends_s = [*begins_s[1:], ended_s]
     return sum(
@@ -159,7 +159,7 @@ def _attempts(
 
 
 def _scores(record: RunRecord, sets: Sequence[ClipSet]) -> list[ScoreSection]:
-    """Returns the scores of the run's result; during training, that of its newest checkpoint on the validation set."""
+    """Returns the scores of the run's result or, during training, the validation score of its newest checkpoint."""
     if (finished := record.state.finished) is not None:
         best = str(finished.result.get("best_checkpoint") or "the result")
         folder = f"{finished.outputs}/{layout.EVALUATION}"
@@ -183,7 +183,7 @@ def write_report(folder: RunFolder) -> None:
 def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
     """Returns the page of a run in its current state; raises as `write_report`.
 
-    `price_per_hour` is for one GPU, see `ScalingPart.price_per_gpu_hour`; None: that of the run's config, if any.
+    `price_per_hour` is for one GPU, see `ScalingPart.price_per_gpu_hour`; None for that of the run's config, if any.
     """
     record = RunRecord.of(folder)
     if price_per_hour is None:
@@ -217,9 +217,9 @@ def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
 
 
 def _score(record: RunRecord, sets: Sequence[ClipSet], below: str, split: str, of: str) -> ScoreSection | None:
-    """Returns a split's score in a folder of the run; None if there is none.
+    """Returns a split's score in the run's folder `below`; None if the split has no score there.
 
-    With speakers and recordings if its prepared set is on a disk of this machine. `of` is the scored checkpoint.
+    Has speakers and recordings if its prepared set is on a disk of this machine. `of` is the scored checkpoint.
     """
     key = f"{below}/{split}.jsonl"
     if not record.folder.storage.exists(key):
@@ -263,7 +263,7 @@ def _standing(record: RunRecord) -> str:
 def _numbers(
     record: RunRecord, scores: Sequence[ScoreSection], sets: Sequence[ClipSet]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields the most important numbers: label, value, and a note."""
+    """Yields the most important numbers, each as label, value and note."""
     for score in scores:
         best = score.rates[0]
         rate = percent(best.rate)
@@ -299,14 +299,14 @@ def _spent(
 
 
 def _device_hours(record: RunRecord) -> list[float | None]:
-    """Returns the device-hours of each attempt: hours of its workers times devices per worker."""
+    """Returns each attempt's device-hours (its workers' hours times devices per worker), None if not known."""
     resources = (record.config.get("scaling") or {}).get("resources_per_worker") or {}
     per_worker = resources.get(_device(record.config), 1.0)
     return [None if item.worker_s is None else item.worker_s * per_worker / 3600 for item in record.attempts]
 
 
 def _device(config: Mapping[str, Any]) -> str:
-    """Returns the kind of device that is counted for workers."""
+    """Returns the kind of device whose hours are counted."""
     scaling = config.get("scaling") or {}
     accelerator = scaling.get("accelerator") or ("gpu" if scaling.get("use_gpu") else "cpu")
     return {"hpu": "HPU", "cpu": "Worker"}.get(accelerator, "GPU")

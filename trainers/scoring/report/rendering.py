@@ -1,4 +1,4 @@
-"""Renders pages from templates: single files without network access or scripts. Inserted texts are escaped."""
+"""Renders pages from templates, as single files without network access or scripts. Inserted texts are escaped."""
 
 from functools import cache
 from pathlib import Path
@@ -13,9 +13,9 @@ CSS = "report.css"
 
 @cache
 def environment_of(*folders: Path) -> Environment:
-    """Returns the environment, one a process, with the templates of the folders in this order and of this package.
+    """Returns the environment, one per process, with the templates of the folders, in this order, and this package.
 
-    It escapes values.
+    The environment escapes values.
     """
     environment = Environment(
         loader=FileSystemLoader([*folders, TEMPLATES]),
@@ -35,7 +35,7 @@ def rendered(template: str, **values: Any) -> str:
 
 
 def percent(rate: float | None) -> str:
-    """Returns `12.30%`, or `undefined` for references without a unit."""
+    """Returns a rate as `12.30%`, or `undefined` for None."""
     return "undefined" if rate is None else f"{rate:.2f}%"
 
 

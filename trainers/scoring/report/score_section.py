@@ -1,4 +1,4 @@
-"""A scored split in a report: rates with intervals, slices, the worst utterances, confusions. Pure."""
+"""The section of a report on a scored split: rates with intervals, slices, worst utterances, confusions. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class Rate:
     """An error rate in percent, and its 95% bootstrap intervals.
 
     Attributes:
-        by_speaker: Interval over speakers, which is wider if their rates differ. None: speakers are not known.
+        by_speaker: Interval over speakers, which is wider if their rates differ; None if speakers are not known.
     """
 
     metric: str
@@ -53,7 +53,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Slices:
-    """Utterances grouped by one property; of many groups, those with the most errors are shown."""
+    """Utterances grouped by one property; if there are many groups, those with the most errors are shown."""
 
     by: str
     shown: Sequence[Slice]
@@ -80,8 +80,8 @@ class ScoreSection:
     Attributes:
         ranking: Name of the metric that ranks recognizers of the language.
         speakers: Number of known speakers.
-        words: Pairs of a word and what was recognized instead, None for nothing, with counts.
-        characters: Those of characters within substituted words.
+        words: Pairs of a word and what was recognized instead, with counts; None stands for no word.
+        characters: Such pairs of characters within substituted words.
     """
 
     split: str
@@ -107,7 +107,7 @@ def score_section(
     speakers: Mapping[str, str],
     slices: Mapping[str, Mapping[str, str]],
 ) -> ScoreSection:
-    """Evaluates the rows of evaluation/<split>.jsonl; speakers and values of slice columns are by id."""
+    """Returns the results of the rows of evaluation/<split>.jsonl; speakers and values of slice columns are by id."""
     ranking = {WER.name: WER, CER.name: CER}[ranking_rate(language)]
     names = [speakers.get(row["id"]) for row in rows]
     rates = [rate_of(metric, rows, names) for metric in dict.fromkeys((ranking, WER, CER))]
@@ -140,7 +140,7 @@ def _columns(rows: Iterable[Row], metric: Metric) -> np.ndarray:
 
 
 def rate_of(metric: Metric, rows: Sequence[Row], speakers: Sequence[str | None]) -> Rate:
-    """Returns the rate of rows by a metric whose edits they have, with its intervals; None for an unknown speaker."""
+    """Returns the rate, with intervals, of rows that have the metric's edits; an unknown speaker is None."""
     total = sum((_counts(row, metric) for row in rows), EditCounts())
     columns = _columns(rows, metric)
     by_speaker = None
@@ -174,7 +174,7 @@ def _slices(
     of_each: dict[str, list[Row]] = {}
     for row, name in zip(rows, names, strict=True):
         of_each.setdefault(name or "not known", []).append(row)
-    # Chosen before the intervals are computed, which takes long.
+    # Chosen before the intervals are computed, since computing them takes long.
     largest = sorted(of_each, key=lambda name: -int(_columns(of_each[name], metric)[0].sum()))[:SLICES]
     found = [_slice(name, of_each[name], metric) for name in largest]
     return Slices(by, sorted(found, key=order), len(of_each))
@@ -188,7 +188,7 @@ def _slice(name: str, rows: Sequence[Row], metric: Metric) -> Slice:
 
 
 def _length_class(duration_s: float | None) -> str | None:
-    """Returns `5 to 10 s` or `30 s and more`."""
+    """Returns `5 to 10 s` or `30 s and more`; None if the duration is not known."""
     if duration_s is None:
         return None
     low = max(bound for bound in BOUNDS_S if bound <= duration_s)
@@ -197,7 +197,7 @@ def _length_class(duration_s: float | None) -> str | None:
 
 
 def _worst(rows: Sequence[Row], metric: Metric) -> list[Row]:
-    """Returns the rows with the most errors; of equal ones, the shorter reference first."""
+    """Returns the rows with the most errors, of ties those with the shortest references first."""
     counted = [(counts, row) for row in rows if (counts := _counts(row, metric)).errors]
     counted.sort(key=lambda item: (-item[0].errors, item[0].reference_length))
     return [row for _, row in counted[:WORST]]

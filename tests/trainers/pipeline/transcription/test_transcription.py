@@ -134,7 +134,7 @@ class TestLongRecordings:
         without = rayscribe.transcribe(str(plain), talk, OF_WHISPER, format="jsonl", max_segment_s=2)
         assert [segment.words for segment in without.transcripts[0].segments] == [None] * len(transcript.segments)
         assert without.transcripts[0].text == transcript.text
-        assert "words have none: this model does not know them" in capsys.readouterr().out
+        assert "only segments have timestamps: this model has no word timestamps" in capsys.readouterr().out
 
     def test_no_segment_is_longer_than_the_model_takes(self, whisper: Path, talk: Path) -> None:
         found = rayscribe.transcribe(str(whisper), talk, OF_WHISPER, max_segment_s=30, words=False).transcripts[0]
@@ -178,9 +178,9 @@ class TestTheCommand:
             (["{talk}", "--out", "a.srt", "--format", "vtt"], "--out a.srt is a .srt file, and --format is vtt"),
             (
                 ["{talk}", "--address", "head:1"],
-                "--address and --num-workers are of Ray, whose nodes write to a folder",
+                "--address and --num-workers are for Ray, whose nodes write to a folder",
             ),
-            (["{talk}", "--json"], "--json tells what is done to a folder"),
+            (["{talk}", "--json"], "--json reports on writing to a folder"),
             (["{talk}", "--pause-s", "0"], "--pause-s 0: give seconds above 0"),
             (["{talk}", "--out", "nowhere/a.srt"], "--out nowhere/a.srt: there is no such folder"),
             (["{talk}", "gone.wav", "--out", "a.srt"], "--out a.srt is one file, and there are 2 recordings"),
@@ -285,7 +285,7 @@ class TestGrowingFiles:
         out.write_text("what was said\n")
         assert main(["transcribe", str(ctc), str(talk), "--out", str(out)]) == 2
         shown = " ".join(capsys.readouterr().err.split())
-        assert f"talk.{ending}: already exists: name another file, or delete it" in shown
+        assert f"talk.{ending}: already exists: use another file, or delete it" in shown
         assert "loading torch" not in shown
         assert [out.read_text(), *tmp_path.iterdir()] == ["what was said\n", out]
 
@@ -300,7 +300,7 @@ class TestGrowingFiles:
         assert main(arguments) == ResumeError.exit_code
         shown = " ".join(capsys.readouterr().err.split())
         assert (
-            "talk.srt: holds transcripts of another request (model_content differ): name another file, or delete"
+            "talk.srt: holds transcripts of another request (model_content differ): use another file, or delete"
             in shown
         )
         assert out.read_text() == begun
@@ -316,7 +316,7 @@ class TestGrowingFiles:
         assert recording.stat().st_size == times.st_size
         os.utime(recording, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert main(arguments) == ResumeError.exit_code
-        assert "talk.srt: holds transcripts of another request (recordings differ): name another file, or" in " ".join(
+        assert "talk.srt: holds transcripts of another request (recordings differ): use another file, or" in " ".join(
             capsys.readouterr().err.split()
         )
         assert out.read_text() == begun
@@ -355,7 +355,7 @@ class TestGrowingFiles:
     ) -> None:
         monkeypatch.setattr(transcriber.Transcriber, "transcribe", lambda *_: STOP_SIGNAL.end())
         assert main(["transcribe", str(ctc), str(talk)]) == 130
-        assert "nothing is kept of what would be printed" in capsys.readouterr().err
+        assert "no transcript is kept" in capsys.readouterr().err
 
 
 class TestFolders:
@@ -431,7 +431,7 @@ class TestFolders:
         there = tmp_path / name
         there.parent.mkdir(exist_ok=True)
         there.write_text("what was said\n")
-        with pytest.raises(ConfigError, match=f"{name} already exists and is not of this command"):
+        with pytest.raises(ConfigError, match=f"{name} already exists, and is not from this command"):
             rayscribe.transcribe(str(ctc), tmp_path / "rows.csv", out=tmp_path, format=form)
         assert there.read_text() == "what was said\n"
         assert {path for path in tmp_path.rglob("*") if path.is_file()} == {recording, there, tmp_path / "rows.csv"}

@@ -121,7 +121,7 @@ def test_it_has_what_was_measured(tmp_path: Path) -> None:
     assert f"| train | 3 | 4 | 0.00 | `{prepared.key}` |" in card
     assert f"| test | 4 | 4 | 0.00 | `{prepared.key}` |" in card
     assert "| test (4 of 4 utterances) | 20.00 (0.00 to " in card
-    assert "the normalizer basic 1 leaves them; in parentheses stand 95% bootstrap intervals" in card
+    assert "after normalization by basic 1; 95% bootstrap intervals over utterances are in parentheses" in card
     assert "Test: 10 words, 0 insertions, 1 deletion, 1 substitution." in card
     assert "which needs no ffmpeg" in card
     assert 'pipeline("automatic-speech-recognition", model="<this folder>")' in card

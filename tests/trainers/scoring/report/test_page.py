@@ -131,7 +131,7 @@ def test_a_score_of_a_beam_search_is_told_from_the_best_paths(run: RunFolder) ->
     assert "beam search" not in report_html(run)
     key = "checkpoints/checkpoint-8-a2-y/validation.json"
     run.write_json(key, {**(run.read_json(key) or {}), "best_path": {"wer": 97.5, "cer": 40.25, "ser": 99.0}})
-    told = "By a beam search (decode). The model's best path, as scores while training goes on are, has WER 97.50%, CER"
+    told = "By a beam search (decode). The model's best path, which scores during training use, has WER 97.50%, CER"
     assert told in report_html(run)
 
 
