@@ -225,7 +225,7 @@ def _finish(copy: _Copy, folder: RunFolder) -> None:
 
 
 def _sources_of_this_process() -> list[TailedFile]:
-    """Returns the files of stdout and stderr, from their current ends; empty if these are not files, as in a terminal."""
+    """Returns the files of stdout and stderr, from their current ends; empty if they are not files, as in a shell."""
     sources = []
     for descriptor in (1, 2):
         status = os.fstat(descriptor)

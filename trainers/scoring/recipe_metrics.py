@@ -11,7 +11,7 @@ from typing import Any
 
 from trainers.errors import ConfigError, ScoringError
 
-# Texts on which each metric is tried before anything is prepared. One hypothesis is empty, as a model's first often are.
+# Texts on which each metric is tried before anything is prepared; a model's first hypotheses are often empty.
 TRIAL_HYPOTHESES = ("the cat sat", "")
 TRIAL_REFERENCES = ("the cat sat down", "on the mat")
 

@@ -1,4 +1,4 @@
-"""The table of accelerators for programs, and a check that torch is built for those of a node. Loads no torch."""
+"""The accelerators for programs, and a check that torch is built for those of a node. Loads no torch."""
 
 import json
 import subprocess
@@ -28,9 +28,9 @@ class Accelerator:
 
     Attributes:
         name: Name in `scaling.accelerator`.
-        resource: Ray's resource, of which a worker holds one or more. None: there is none.
+        resource: Ray's resource, of which a worker holds one or more; None for CPUs.
         visibility: Variables that list the devices visible to a process.
-        hidden: Values of other variables of this kind, which hide devices that a worker does not hold.
+        hidden: Variables, with values, that hide devices that a worker does not hold.
     """
 
     name: AcceleratorName
@@ -39,10 +39,10 @@ class Accelerator:
     hidden: Mapping[str, str] = field(default_factory=dict)
 
     def visible(self, ids_by_rank: Sequence[Sequence[str]]) -> dict[str, str]:
-        """Returns variables by which each process of a node sees the devices of all its ranks, as under torchrun.
+        """Returns variables with which each process of a node sees the devices of all ranks there, as under torchrun.
 
         `ids_by_rank` are Ray's ids of the devices that each rank holds, in the order of local ranks, so that a program
-        finds its own by LOCAL_RANK. Raises ResourceError if two ranks hold one device.
+        finds its device by LOCAL_RANK. Raises ResourceError if two ranks hold the same device.
         """
         ids = [each for held in ids_by_rank for each in held]
         shared = sorted({each for each in ids if ids.count(each) > 1})
@@ -58,8 +58,8 @@ class Accelerator:
 # Ray leaves GPUs visible to workers that hold none. HIP treats an empty list as unset, and -1 as no device.
 CPU = Accelerator("cpu", None, hidden={"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"})
 CUDA = Accelerator("cuda", "GPU", ("CUDA_VISIBLE_DEVICES",))
-# HIP reads the first, and the second only without the first; many programs read the second. ROCR_VISIBLE_DEVICES, which
-# would renumber the devices of both, is left to the node: Ray's ids count within it.
+# HIP reads the first variable or, if it is not set, the second; many programs read the second. ROCR_VISIBLE_DEVICES,
+# which would renumber the devices of both, is not changed, since Ray's ids are within it.
 ROCM = Accelerator("rocm", "GPU", ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 # HABANA_VISIBLE_DEVICES is read by the container's runtime, this variable by the program.
 HPU = Accelerator("hpu", "HPU", ("HABANA_VISIBLE_MODULES",))
@@ -69,8 +69,8 @@ ACCELERATORS: Mapping[str, Accelerator] = {each.name: each for each in (CPU, CUD
 def accelerator_of(scaling: ScalingPart, root: Path = Path("/")) -> Accelerator:
     """Returns the accelerator of the workers.
 
-    `auto` is the vendor of this machine's GPUs, by its devices below `root`. Ray's resource is the same for both; the
-    environment of a program has to be made on its own node.
+    `auto` is the vendor of this machine's GPUs, by its devices below `root`. Both vendors have the same resource, but
+    not the same environment variables, so a program's environment has to be made on its own node.
     """
     if scaling.device == "auto":
         is_amd = (root / "dev/kfd").exists() and not list((root / "dev").glob("nvidia[0-9]*"))
@@ -78,11 +78,11 @@ def accelerator_of(scaling: ScalingPart, root: Path = Path("/")) -> Accelerator:
     return ACCELERATORS[scaling.device]
 
 
-# torch, and a device, may take a minute to load from a network disk.
+# Loading torch and its device libraries from a network disk may take a minute.
 PROBE_TIMEOUT_S = 300.0
 # Run by the program's interpreter, which may be older than ours and does not have Rayscribe. Computes a sum on a GPU;
-# for Gaudis it only asks the plugin, since a Gaudi has one user at a time. A torch with that plugin counts as built for
-# Gaudi, whatever it was built from.
+# for a Gaudi, which has one user at a time, it only asks the plugin. A torch with that plugin counts as built for
+# Gaudi, whatever its versions say.
 PROBE = f"""
 import importlib.metadata, importlib.util, json, runpy, sys
 
@@ -125,10 +125,10 @@ print("\\n" + json.dumps(probe(sys.argv[1])))
 def check_build(python: str, accelerator: Accelerator, machine: str, environment: Mapping[str, str]) -> None:
     """Refuses a torch that cannot use this node's devices, before a program fails with its own message.
 
-    A missing torch may be intended: only prints a line. Call this once per node, and only on nodes with ranks.
+    Only prints a line if torch is missing, which may be intended. Called once per node, and only on nodes with ranks.
 
     Raises:
-        ResourceError: names the torch of the interpreter `python`, the devices, and the line that fixes it.
+        ResourceError: torch of the interpreter `python` cannot use the devices, or cannot be checked.
     """
     if accelerator.resource is None:
         return
@@ -136,7 +136,7 @@ def check_build(python: str, accelerator: Accelerator, machine: str, environment
     if build is None:
         print_line(f"{python} on {machine} has no torch, so whether it fits the node's devices was not checked")
         return
-    # The process that describes the GPUs for messages is not started if torch sees them.
+    # Describing the devices for a message starts a process, which is not necessary if torch sees them.
     if build.sees_devices and build.kind in KINDS[accelerator.name]:
         return
     finding = judge(build, devices_here(), wanted=accelerator.name, machine=machine)
@@ -147,7 +147,7 @@ def check_build(python: str, accelerator: Accelerator, machine: str, environment
 def _build_of(python: str, accelerator: Accelerator, machine: str, environment: Mapping[str, str]) -> Build | None:
     """Returns the build of an interpreter's torch; None if it has no torch."""
     try:
-        # In "/", since a folder of the program may hide a package.
+        # Runs in "/", since files in a folder of the program may hide a package.
         done = subprocess.run(
             [python, "-c", PROBE, accelerator.name],
             env=dict(environment),

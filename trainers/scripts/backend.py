@@ -1,4 +1,4 @@
-"""A Ray Train backend that sends each worker its rank, which becomes torchrun's variables of its program."""
+"""A Ray Train backend that sends each worker its rank, from which its program gets torchrun's variables."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ class RankContext:
     Attributes:
         rank: Rank among all processes; those of a node are consecutive.
         local_world_size: Number of processes on its node.
-        node_number: Number of its node, in the order of ranks.
+        node_number: Number of its node, from 0, in the order of ranks.
         master_address: Host of rank 0, to which the processes connect at a free port.
         devices: Ids of the accelerators of each process on its node, in the order of local ranks.
     """
@@ -44,7 +44,7 @@ class RankContext:
     def environment(self, run_id: str, restarts: int, max_restarts: int) -> dict[str, str]:
         """Returns torchrun's variables, see torch/distributed/elastic/agent/server/local_elastic_agent.py.
 
-        Without TORCHELASTIC_USE_AGENT_STORE, which says that torchrun itself has the store: here rank 0 has it.
+        TORCHELASTIC_USE_AGENT_STORE is not set, since torchrun's agent does not run, so that rank 0 has the store.
         """
         return {
             "RANK": str(self.rank),
@@ -75,9 +75,9 @@ class WorkerPlace:
 
 
 def contexts_of(workers: Sequence[WorkerPlace], port: int, resource: str | None) -> list[RankContext]:
-    """Returns the context of each worker, in their order; the first worker is rank 0.
+    """Returns the context of each worker, in the order of the workers; the first worker is rank 0.
 
-    Programs expect the ranks of a node to be consecutive, which the order of workers need not be.
+    Programs expect the ranks of a node to be consecutive, but the order of the workers may mix nodes.
     """
     nodes = list(dict.fromkeys(worker.node for worker in workers))
     local = {node: [number for number, worker in enumerate(workers) if worker.node == node] for node in nodes}
@@ -104,7 +104,7 @@ def contexts_of(workers: Sequence[WorkerPlace], port: int, resource: str | None)
 
 @dataclass
 class ScriptBackendConfig(BackendConfig):
-    """The backend of workers that run programs; `resource` is that of their accelerator, None for CPUs."""
+    """The backend of workers that run programs; `resource` is their accelerator's resource, None for CPUs."""
 
     resource: str | None = None
 
@@ -115,7 +115,7 @@ class ScriptBackendConfig(BackendConfig):
 
 @dataclass(frozen=True)
 class GroupMember:
-    """This process as a member of a worker group with a unique id; `nodes` has the node of each rank."""
+    """This process as a member of a worker group, whose id is unique; `nodes` has the node of each rank."""
 
     group: str
     context: RankContext
@@ -156,7 +156,7 @@ def _place() -> WorkerPlace:
 
 
 def release_port() -> None:
-    """Releases the port of the group for the program of this worker, which is about to start."""
+    """Releases the group's port, for the program that this worker is about to start."""
     if _ThisWorker.port is not None:
         _ThisWorker.port.close()
         _ThisWorker.port = None

@@ -12,24 +12,24 @@ from trainers.distributed.coordinator import EndRequest
 from trainers.distributed.ray_connection import COORDINATOR_TIMEOUT_S, end_request, living_nodes, restart_reason
 from trainers.errors import LostWorkerError
 
-# A coordinator that died restarts within seconds.
+# Enough retries for a coordinator that died, which restarts within seconds.
 TRIES, PAUSE_S = 5, 2.0
 
 
 class Board(Protocol):
-    """Stores one value per topic; on Ray in the coordinator."""
+    """Stores one value per topic; on Ray, the coordinator does."""
 
     def post(self, topic: str, value: Any) -> None:
-        """Sets the value of a topic, which must be picklable."""
+        """Sets the value of a topic; the value must be picklable."""
 
     def posted(self, topic: str) -> Any | None:
-        """Returns the value of a topic; None if there is none yet, or the board does not respond."""
+        """Returns the value of a topic; None if it has none yet, or the board does not respond."""
 
 
 class CoordinatorBoard:
     """The coordinator as the board of one group, whose topics no other group reads.
 
-    It also collects lines, and stores requests to end.
+    It also collects lines for the driver, and stores requests to end.
     """
 
     def __init__(self, coordinator: Any, group: str):
@@ -49,12 +49,12 @@ class CoordinatorBoard:
                 last = error
                 time.sleep(PAUSE_S)
         raise LostWorkerError(
-            f"the process in which the ranks agree does not respond: {type(last).__name__}; see whether the driver's "
-            "node is overloaded"
+            f"the coordinator of the ranks does not respond: {type(last).__name__}; check whether the driver's node is "
+            "overloaded"
         )
 
     def try_post(self, topic: str, value: Any) -> None:
-        """Sets the value of a topic that this process does not depend on, if the coordinator responds."""
+        """Sets the value of a topic on which this process does not depend; ignores a coordinator that is lost."""
         with contextlib.suppress(LostWorkerError):
             self.post(topic, value)
 
@@ -78,7 +78,7 @@ class CoordinatorBoard:
         self._coordinator.add_events.remote(lines)
 
     def begin(self, nodes: tuple[str, ...]) -> None:
-        """Tells the driver that the group has begun, on the node of each rank."""
+        """Tells the driver that the group has begun; `nodes` has the node of each rank."""
         self._coordinator.begin.remote(nodes, self._group)
 
     def set_phase(self, phase: str) -> None:
@@ -92,9 +92,9 @@ class CoordinatorBoard:
             return True
 
     def restart_reason(self) -> str | None:
-        """Returns why this group follows another of the attempt; None if it is the first, or it is not known."""
+        """Returns why this group follows another one of the attempt; None if it is the first, or it is not known."""
         return restart_reason(self._coordinator)
 
     def end_request(self) -> EndRequest | None:
-        """Returns the request to the workers, or None."""
+        """Returns the request to the workers; None if there is none, or the coordinator does not respond."""
         return end_request(self._coordinator)

@@ -1,4 +1,4 @@
-"""The folders of a program on a node: each worker group gets its own copy of the package, without files of others."""
+"""The folders of a program on a node. Each worker group gets its own copy of the package, without others' output."""
 
 import contextlib
 import fcntl
@@ -18,16 +18,16 @@ from trainers.storage.own_folder import locked, own_temporary_folder
 
 # Names of our temporary folders: of groups, and of inputs, which stay for later groups.
 PURPOSE, INPUTS = "scripts", "inputs"
-# Suffix of the file next to a folder that its keeper locks while it lives.
+# Extension of the lock file next to a folder; the folder's keeper holds the lock while its process lives.
 HELD = ".held"
-# Larger files are not lists of files.
+# Maximum size of a text that may list files.
 _MOST_TEXT_BYTES = 256 << 20
 _PATH_OF_NODE = re.compile(
     rb"""/[^\s"',:;=]*/rayscribe-(?:(?P<group>scripts)-\d+/[0-9a-f]{16}-a\d+-\w+-\w+|(?P<inputs>inputs)-\d+)(?=/)"""
 )
 # Ray's folder of unpacked working directories.
 UNPACKED = "working_dir_files"
-# Suffixes of texts that name files.
+# Extensions of texts that may list files.
 SUFFIXES = (".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".yaml", ".yml")
 
 
@@ -36,9 +36,9 @@ class ScriptTask:
     """A run of a program, as passed to each worker.
 
     Attributes:
-        folder: Folder in which the program runs on this machine. None: the program was submitted, so each node has the
-            package, of which it makes a copy.
-        package: Id of the program's files, for data that is prepared once for them.
+        folder: Folder in which the program runs on each node; None if the program was submitted, so that each node
+            copies the package.
+        package: Id of the program's files, to which data that is prepared once belongs.
     """
 
     config: ScriptConfig
@@ -52,9 +52,9 @@ class NodeFolder:
     """The folders of a worker group on one node; all of its ranks there compute the same paths.
 
     Attributes:
-        own: Made for the group, and removed when it has ended.
+        own: Folder that is created for the group and removed when the group has ended.
         work: Working directory of the program.
-        copied_from: The package that `work` is in a copy of. None: the program runs in its own folder.
+        copied_from: The package of whose copy `work` is a part; None if the program runs in the user's folder.
     """
 
     own: Path
@@ -66,7 +66,7 @@ class NodeFolder:
     def of(
         cls, task: ScriptTask, folder: RunFolder, member: GroupMember, environment: Mapping[str, str]
     ) -> "NodeFolder":
-        """Returns the folders of a member, by the environment that Ray has set in its worker."""
+        """Returns the folders of a member; `environment` is that of its worker, as set by Ray."""
         run = hashlib.sha256(folder.url.encode()).hexdigest()[:16]
         node = member.nodes[member.context.rank][:12]
         own = own_temporary_folder(PURPOSE) / f"{run}-a{task.attempt}-{member.group}-{node}"
@@ -82,15 +82,15 @@ class NodeFolder:
 
     @property
     def requests(self) -> Path:
-        """Folder in which the main process's program requests to share its files with other nodes."""
+        """Folder for requests of the main process's program to share its files with other nodes."""
         return self.own / "requests"
 
     @contextlib.contextmanager
     def made(self) -> Iterator[None]:
-        """Creates the folders, and removes them at the end; first removes those of killed keepers.
+        """Creates the folders, and removes them at the end; first removes the folders of killed keepers.
 
         Raises:
-            StorageError: a disk error, or a folder does not exist.
+            StorageError: the disk fails, or the working directory does not exist.
         """
         folders = own_temporary_folder(PURPOSE)
         with contextlib.ExitStack() as held:
@@ -111,7 +111,7 @@ class NodeFolder:
             if self.copied_from is not None:
                 shutil.copytree(self.copied_from, self.own / "package", symlinks=True)
         except OSError as error:
-            reason = f"{error.strerror or error}; see its free space, and who may read and write there"
+            reason = f"{error.strerror or error}; check its free space and permissions"
             raise StorageError(f"{self.own}: {self.copied_from} cannot be copied there: {reason}") from error
         if self.work.is_dir():
             return
@@ -125,20 +125,20 @@ class NodeFolder:
     def localize(self, file: Path) -> None:
         """Replaces paths of another node or an earlier group in a text file by this group's folders on this node.
 
-        Many recipes write absolute paths into their manifests.
+        Many programs write absolute paths into their manifests.
         """
         if file.stat().st_size <= _MOST_TEXT_BYTES:
             own, inputs = str(self.own).encode(), str(own_temporary_folder(INPUTS)).encode()
             replace_paths(file, _PATH_OF_NODE, lambda match: own if match["group"] else inputs)
 
     def note_end(self, local_rank: int, *, well: bool) -> None:
-        """Tells the keeper of this node that the program of a rank has ended, and whether with exit code 0."""
+        """Tells the keeper of this node that the program of a rank has ended, and whether it ended well."""
         with contextlib.suppress(FileNotFoundError):
             for name in (*(["well"] if well else []), "ended"):
                 (self.own / f"{name}-{local_rank}").touch()
 
     def have_all(self, name: str, local_world_size: int) -> bool:
-        """Returns True if the programs of all ranks of this node have `ended`, or ended `well`."""
+        """Returns True if the programs of all ranks of this node have `ended`, or ended `well` (exit code 0)."""
         return all((self.own / f"{name}-{rank}").exists() for rank in range(local_world_size))
 
 
@@ -147,7 +147,7 @@ def _lock_of(own: Path) -> Path:
 
 
 def _remove_abandoned(folders: Path) -> None:
-    """Removes the folders of dead keepers; the caller holds the lock of `folders`."""
+    """Removes the folders whose keepers are dead; the caller holds the lock of `folders`."""
     for path in folders.glob(f"*{HELD}"):
         with path.open("w") as lock, contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,7 +156,7 @@ def _remove_abandoned(folders: Path) -> None:
 
 
 def _unpacked_package(environment: Mapping[str, str]) -> Path:
-    """Returns the job's working directory as unpacked by Ray, which Ray Train leaves before a worker begins."""
+    """Returns the job's working directory as unpacked by Ray; Ray Train changes to another before a worker begins."""
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     found = next((Path(path) for path in paths if UNPACKED in Path(path).parts), None)
     if found is None:

@@ -25,7 +25,7 @@ from trainers.config.secrets import secret_lines
 from trainers.errors import ConfigError
 
 BAR_INTERVAL_S = 5.0
-# A line this long is passed on in parts, so that the output of a program without line feeds is shown, too.
+# Longer lines are passed on in parts, so that the output of a program without line feeds is shown, too.
 LONGEST_BYTES = 64 << 10
 # Control sequences of terminals (ECMA-48), and those of xterm that end with BEL or ST; and line feeds, which move down.
 _CONTROL = re.compile(
@@ -39,9 +39,9 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LAST_LINES = 20
 BLOCK_BYTES = 1 << 16
 POLL_S = 0.2
-# How long output is read that children of an ended program still hold open.
+# Time for which output is still read after a program has ended, while its children keep the pipe open.
 DRAIN_S = 2.0
-# Timeout for killing processes that have left the program's group, each of which may have started others.
+# Timeout for killing processes outside of the program's group, each of which may have started others.
 END_S = 5.0
 # Maximum size of a pipe.
 PIPE_BYTES = 1 << 20
@@ -49,9 +49,9 @@ PIPE_BYTES = 1 << 20
 REAP_S = 1.0
 # Variable that marks all processes of a program, unless they are started with another environment.
 MARK = "RAYSCRIBE_PROGRAM"
-# Replaces secrets, as in the logs of workers.
+# Text that replaces secrets, as in the logs of workers.
 MASK = "***"
-# Variables of Ray and of this package, which mean nothing to a program, or would make its own Ray join ours.
+# Variables of Ray and Rayscribe, which a program does not need, and which would make its own Ray join ours.
 _OURS = re.compile(r"(RAY|RAYSCRIBE)_.*|__.*")
 # Part of the paths to which Ray unpacks packages, in PYTHONPATH.
 _UNPACKED = "runtime_resources"
@@ -62,9 +62,9 @@ DATA = "RAYSCRIBE_DATA"
 class OutputLines:
     """Splits a program's output into complete lines without line ends.
 
-    A progress bar rewrites its line, with a carriage return before or after it. It is shown every few seconds, and at
-    its end: otherwise a log would consist of bars. Several bars below each other, between which the cursor moves, are
-    treated as one that shows each in turn. Colors and cursor movements are removed.
+    A progress bar rewrites its line, with a carriage return before or after it. It is yielded every few seconds and at
+    its end, since otherwise a log would consist of bars. Several bars below each other, between which the cursor moves,
+    are treated as one bar that shows each in turn. Colors and cursor movements are removed.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class OutputLines:
         self._cut, self._above = b"", 0
 
     def take(self, new: bytes, now_s: float) -> Iterator[str]:
-        """Yields the lines to show now; `new` is empty if the program has been silent for a moment."""
+        """Yields the lines to show now; `new` is empty if the program has printed nothing for a moment."""
         *lines, self._rest = (self._rest + self._without_control(new)).split(b"\n")
         for line in lines:
             yield from self._complete(line)
@@ -101,13 +101,13 @@ class OutputLines:
         if not (b"\x1b" in new or self._cut or self._above):
             return new
         if not new and self._cut == b"\n":
-            # A bar below would have followed at once.
+            # The text of a bar below would have followed immediately.
             self._cut, self._above = b"", 0
             return b"\n"
         text = self._cut + new
         cut = _CUT.search(text)
         text, self._cut = (text[: cut.start()], cut[0]) if cut is not None else (text, b"")
-        # It is not known yet whether this ends a line or moves to the bar below.
+        # A line feed at the end may end a line, or move to the bar below.
         is_open = text.endswith(b"\n") and not self._cut
         plain = _CONTROL.sub(self._plain, text.removesuffix(b"\n") if is_open else text)
         if is_open and self._above:
@@ -144,16 +144,16 @@ def _text(line: bytes) -> str:
 
 
 class Program:
-    """A running program; it is killed with the thread that started it, as when Ray kills its worker.
+    """A running program, which is killed with the thread that started it, as when Ray kills its worker.
 
-    All processes that it has started are ended with it, even outside of its process group or session: the process that
-    starts a program becomes the parent of all orphans.
+    All processes that the program has started are ended with it, even outside of its process group or session: this
+    process becomes the parent of their orphans.
 
-    `show` gets each line of its output, standard output and standard error in their order, with secrets masked.
+    `show` is called with each line of standard output and standard error, in order, with secrets masked.
     """
 
     def __init__(self, words: Sequence[str], folder: Path, environment: Mapping[str, str], show: Callable[[str], None]):
-        """Starts the program in a folder; raises ConfigError with program and node if it cannot be started."""
+        """Starts the program in a folder; raises ConfigError if it cannot be started."""
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._mark = uuid4().hex
@@ -166,13 +166,13 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # It dies with the thread that starts it.
+                # Makes the program die with the thread that starts it.
                 preexec_fn=partial(libc.prctl, PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 -- only libc runs
             )
         except OSError as error:
             raise ConfigError(
                 f"script.command: {words[0]} cannot be started on {platform.node()} in {folder}: {error.strerror}; "
-                "name a program that every node has at this path, or such an interpreter with script.python (--python)"
+                "use a program that every node has at this path, or such an interpreter by script.python (--python)"
             ) from error
         self._show = show
         self._lines = OutputLines()
@@ -182,7 +182,7 @@ class Program:
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def wait(self, each: Callable[[], None]) -> int:
-        """Follows the program, calling `each` a few times a second. Returns its exit code, −n for signal n."""
+        """Follows the program, and calls `each` a few times a second. Returns the exit code; −n for signal n."""
         output = self._process.stdout
         assert output is not None
         os.set_blocking(output.fileno(), False)
@@ -201,7 +201,7 @@ class Program:
                         break
                 elif not is_open:
                     time.sleep(POLL_S)
-        # The last output, if `each` took longer.
+        # Reads the rest of the output, if `each` took long.
         self._take(output.read(PIPE_BYTES))
         for line in self._lines.end():
             self._say(line)
@@ -211,9 +211,9 @@ class Program:
         return code
 
     def terminate(self) -> None:
-        """Sends SIGTERM; the program itself ends its children, such as data loaders.
+        """Sends SIGTERM to the program, which itself ends its children, such as data loaders.
 
-        Shells do not pass on signals, so their children get it instead, and new ones when this is called again.
+        Shells do not pass on signals, so their children get SIGTERM instead; new children, when this is called again.
         """
         with contextlib.suppress(psutil.NoSuchProcess):
             for process in _behind_shells(psutil.Process(self._process.pid)):
@@ -238,17 +238,17 @@ class Program:
             self._say(f"(still running: {', '.join(f'{each.pid} {each.name()}' for each in orphans)})")
 
     def _reap(self) -> None:
-        """Reaps orphans that have ended, which would be zombies as long as this process lives."""
+        """Reaps orphans that have ended, which would otherwise stay zombies as long as this process lives."""
         for process in self._started():
             with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
                 if process.ppid() == os.getpid() and process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
 
     def _started(self) -> list[psutil.Process]:
-        """Returns the processes that the program has started, in any session and with any parent, without its first."""
+        """Returns the processes that the program's first process has started, in any session and with any parent."""
         found: list[psutil.Process] = []
         ours = {self._process.pid}
-        # Parents come before their children.
+        # `children` yields parents before their children.
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error, ProcessLookupError):
                 if process.pid != self._process.pid and (process in self._known or self._is_of_it(process, ours)):
@@ -259,12 +259,12 @@ class Program:
 
     def _is_of_it(self, process: psutil.Process, ours: set[int]) -> bool:
         """Returns True if a process belongs to the program, whose other processes are `ours`."""
-        # For a process that has ended only parent and session are known.
+        # Of a process that has ended, only parent and session are known.
         is_related = process.ppid() in ours or os.getsid(process.pid) in ours
         return is_related or process.environ().get(MARK) == self._mark
 
     def _read(self, output: IO[bytes], is_ready: bool) -> bool:
-        """Reads available output; returns False once nobody can write any more."""
+        """Reads available output; returns False once no process can write any more."""
         new = output.read(BLOCK_BYTES) if is_ready else None
         self._take(new)
         return new != b""
@@ -281,7 +281,7 @@ class Program:
 
 
 def _behind_shells(process: psutil.Process) -> list[psutil.Process]:
-    """Returns a process or, for a shell with children, the processes that it waits for."""
+    """Returns a process or, for a shell with children, the processes for which the shell waits."""
     children: list[psutil.Process] = []
     # A process that has just ended, or of another user, has no path.
     with contextlib.suppress(psutil.Error):
@@ -290,9 +290,9 @@ def _behind_shells(process: psutil.Process) -> list[psutil.Process]:
 
 
 def program_words(part: ScriptPart, words: Sequence[str], work: Path, local_rank: int | None = None) -> list[str]:
-    """Returns the interpreter, if there is one, and the words of the command with their placeholders replaced.
+    """Returns the words that start a program: its interpreter, if it is Python, and its resolved command.
 
-    `local_rank` is passed to the program by the option that it has for it.
+    `local_rank` is passed to the program by `script.local_rank_option`, if that is set.
     """
     if part.local_rank_option is not None and local_rank is not None:
         start = 2 if words[0] == "-m" else 1
@@ -310,16 +310,16 @@ def program_environment(
 ) -> dict[str, str]:
     """Returns the environment of a program: the worker's own variables, torchrun's, and those of the recipe.
 
-    A relative PYTHONPATH of the recipe is one in `work`, the working directory of the program.
+    Relative paths in the recipe's PYTHONPATH are relative to `work`, the working directory of the program.
     """
     kept = {name: value for name, value in inherited.items() if not _OURS.fullmatch(name)}
     paths = [str(work)]
     paths += [str(work / path) for path in given.get("PYTHONPATH", "").split(os.pathsep) if path]
-    # Without the packages that Ray has added for the worker.
+    # Leaves out the packages that Ray has added for the worker.
     paths += [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and _UNPACKED not in path]
     paths = [path for path in dict.fromkeys(paths) if _UNPACKED not in path or path.startswith(str(work))]
     return {
-        # Lines are shown as they are printed.
+        # Makes Python print lines immediately.
         "PYTHONUNBUFFERED": "1",
         **kept,
         **torchrun,

@@ -1,4 +1,4 @@
-"""Runs one rank of a program in a Ray worker: prepares the node, starts the rank, keeps its output, reports its end."""
+"""Runs one rank of a program in a Ray worker: prepares the node, runs the rank, keeps its output, reports its end."""
 
 import os
 import platform
@@ -45,30 +45,30 @@ from trainers.storage.own_folder import own_temporary_folder
 
 POLL_S = 1.0
 SHOW_INTERVAL_S = 0.5
-# Limit for one rank at a time in the driver's log; the rank's own log has all lines.
+# Maximum number of lines that a rank shows at a time in the driver's log; the rank's own log has all lines.
 MOST_LINES = 500
-# Limit for each of the last lines in an error; Ray keeps 20,000 characters of a job's log, which must include the code.
+# Maximum length of each last line in an error. Ray keeps 20,000 characters of a job's log, which must include the code.
 LONGEST_SHOWN = 500
-# Timeout for a program to end after another rank's has failed.
+# Timeout for a program to end after the program of another rank has failed.
 FOLLOW_S = 5.0
-# How long a rank that has failed waits until the nodes have stored the remaining files of their programs.
+# Time for which a failed rank waits until all nodes have stored the remaining files of their programs.
 KEPT_TIMEOUT_S = 1800.0
 START, FAILED, KEPT = "start", "failed", "kept-{}"
-# A node's keeper is ready for its programs; the programs of a node that shares the main node's output folder have
-# ended.
+# Topics: a node's keeper is ready for its programs; the programs of a node that shares the main node's output folder
+# have ended.
 READY, ENDED = "node-{}", "ended-{}"
 
 
 def run_program_per_worker(loop_config: dict[str, Any]) -> str | None:
-    """Runs the rank of this worker; returns the driver's message for a stopped run, None for one that ended well.
+    """Runs the rank of this worker; returns the driver's message if the run was stopped, None if it ended well.
 
-    `loop_config` has `task`, a ScriptTask, `coordinator` and `folder`, the run folder.
+    `loop_config` has `task` (a ScriptTask), `coordinator` and `folder` (the run folder).
     """
     resolve_secrets(os.environ)
     task, folder, member = loop_config["task"], loop_config["folder"], this_member()
     script = task.config.script
     for words in (script.command, script.prepare or (), [f"{name}={value}" for name, value in script.env.items()]):
-        # Before any log begins, since a log reads the secrets when it begins.
+        # Called before any log begins, since a log reads the secrets when it begins.
         add_secrets(os.environ, secret_references(words, os.environ))
     if member.context.is_keeper:
         finish_logs(folder)
@@ -78,11 +78,11 @@ def run_program_per_worker(loop_config: dict[str, Any]) -> str | None:
 
 @dataclass
 class _Rank:
-    """One rank of a group; its program ends by itself, on request, or because of the failure of another rank.
+    """One rank of a group; its program ends by itself, on request, or because another rank has failed.
 
     Attributes:
-        sync: Keeps the files of this node's programs. None: another rank or node keeps them.
-        shared: The nodes that share the main node's output folder, see `sharing_nodes`; only for a keeper.
+        sync: Keeps the files of this node's programs; None if another rank or node keeps them.
+        shared: The nodes that share the main node's output folder, see `sharing_nodes`; known only to keepers.
     """
 
     task: ScriptTask
@@ -97,7 +97,7 @@ class _Rank:
         self.is_main, self.name = self.context.rank == 0, f"rank {self.context.rank}"
         self.node = NodeFolder.of(self.task, self.folder, self.member, os.environ)
         self.writer = GroupWriter.of(self.folder, self.task.attempt, self.member.group)
-        # Of the running program.
+        # The state of the running program.
         self._lines: list[str] = []
         self._polled_s = self._shown_s = 0.0
         self._request: EndRequest | None = None
@@ -133,7 +133,7 @@ class _Rank:
         self.board.post(START, state)
 
     def wait_for(self, topic: str) -> Any:
-        """Waits for the value of a topic; if the rank that posts it fails, Ray ends this one, too."""
+        """Waits for the value of a topic; if the rank that posts it fails, Ray ends this rank, too."""
         while (value := self.board.posted(topic)) is None:
             time.sleep(POLL_S / 5)
         return value
@@ -195,7 +195,7 @@ class _Rank:
         return node.data
 
     def _prepare_output(self, words: list[str], environment: Mapping[str, str]) -> NodeOutput | None:
-        """Returns the output folder that this node keeps; None if it is unknown, or kept by the main node."""
+        """Returns the output folder that this node keeps; None if it is not known, or the main node keeps it."""
         script, context, accelerator = self.script, self.context, accelerator_of(self.task.config.scaling)
         if accelerator.resource is not None and script.is_python:
             check_build(program_words(script, words, self.node.work)[0], accelerator, platform.node(), environment)
@@ -224,7 +224,7 @@ class _Rank:
         )
 
     def _begin_keeping(self, output: NodeOutput | None, state: State, status: StatusWriter) -> None:
-        """Restores the files that the program continues from, and keeps its new ones from now on."""
+        """Restores the files from which the program continues, and keeps its new files from now on."""
         if output is None:
             return
         retention, given_back = NewestAndBest(self.script.num_to_keep), frozenset[str]()
@@ -239,7 +239,7 @@ class _Rank:
             status.update(Phase.TRAINING, **{name: value for name, value in known.items() if value is not None})
 
         self.sync = OutputSync(output, self.writer if self.is_main else None, retention, show, self.node)
-        # Before any rank of the node starts: existing files are not the program's output.
+        # Started before any rank of the node, since files that exist now are not the program's output.
         self.sync.start(given_back)
 
     def _await_node(self) -> None:
@@ -264,8 +264,8 @@ class _Rank:
 
         Raises:
             ScriptError: the program failed by itself.
-            LostWorkerError: a signal killed the program, or it ended because that of another rank failed.
-            RegroupError: the program was asked to end, because the run continues with other workers.
+            LostWorkerError: a signal killed the program, or it ended because another rank's program failed.
+            RegroupError: the program was requested to end, because the run continues with other workers.
         """
         if self.is_main:
             self.board.set_phase(STOPPABLE)
@@ -281,27 +281,27 @@ class _Rank:
             self._keep(error)
         if error is None and (self._request is None or self._request.regroup_reason is None):
             return self._ended(code)
-        # A worker that raises ends those of all ranks, which may still store a checkpoint.
+        # If this worker raises an error, Ray ends the workers of all ranks, which may still be storing a checkpoint.
         self._wait_for_keepers()
         if error is not None:
             raise error
         return self._ended(code)
 
     def _tell_others(self, error: RayscribeError) -> None:
-        """Makes the programs of other ranks end, unless another failure, which caused this one, is posted first."""
+        """Makes the programs of other ranks end, unless the failure that caused this one is posted first."""
         end_s = time.monotonic() + FOLLOW_S
-        # For a broken connection, the other end posts the cause, if it is alive.
+        # After a broken connection, the other end, if alive, posts the cause.
         while isinstance(error, FollowingError) and self.board.posted(FAILED) is None and time.monotonic() < end_s:
             time.sleep(POLL_S / 5)
         if self.board.posted(FAILED) is None:
             self.board.try_post(FAILED, str(error))
 
     def _keep(self, error: RayscribeError | None) -> None:
-        """Stores the remaining files of this node's programs, once all have ended."""
+        """Stores the remaining files of this node's programs, once all of them have ended."""
         number = self.context.node_number
         while not self.node.have_all("ended", self.context.local_world_size):
             time.sleep(POLL_S / 5)
-        # A program that a signal or an error has ended may have left incomplete files, even if it was requested to end.
+        # A program that a signal or an error ended may have left incomplete files, even if it was requested to end.
         ended_well = self.node.have_all("well", self.context.local_world_size)
         try:
             if number in self.shared:
@@ -316,7 +316,7 @@ class _Rank:
             # The run ends with the program's own error.
             if error is None:
                 raise
-            self.say(f"not all of its output could be stored: {lost}")
+            self.say(f"not all output of the program could be stored: {lost}")
         finally:
             self.board.try_post(KEPT.format(number), True)
 
@@ -357,7 +357,7 @@ class _Rank:
         return ScriptError.of(text, code, ended_s, final=self.script.max_restarts == 0)
 
     def _take(self, line: str) -> None:
-        # This worker's own log has it, too.
+        # Prints to this worker's own log, too.
         print(line, flush=True)
         self._lines.append(line)
 
@@ -393,7 +393,7 @@ class _Rank:
         if self._request is not None or self._failure is not None:
             grace_s = self.script.stop_grace_s if self._request is not None else FOLLOW_S
             self._deadline_s = now_s + grace_s
-            self.say(f"{SIGTERM.name} to the program, which may take {grace_s:g} s to end")
+            self.say(f"sent {SIGTERM.name} to the program, which has {grace_s:g} s to end")
 
 
 def _indented(lines: Iterable[str]) -> str:
@@ -401,6 +401,6 @@ def _indented(lines: Iterable[str]) -> str:
 
 
 def _network() -> dict[str, str]:
-    """Returns the environment variable of gloo's network interface; {} if the user has set it, or it is unknown."""
+    """Returns the environment variable of gloo's network interface; empty if the user has set it, or it is unknown."""
     name = interface_of(ray.util.get_node_ip_address())
     return {GLOO_INTERFACE: name} if name is not None and GLOO_INTERFACE not in os.environ else {}

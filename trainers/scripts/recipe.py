@@ -1,4 +1,4 @@
-"""Resolves the recipe of a program: options of its launcher become fields of the recipe."""
+"""Resolves the recipe of a program by turning its launcher's options into fields of the recipe."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,19 +25,19 @@ def resolve_program(
     *,
     base: Path = Path(),
 ) -> dict[str, Any]:
-    """Returns a copy of a recipe's content whose command begins with the program; a command that does is unchanged.
+    """Returns a copy of a recipe's content whose command begins with the program, without a launcher.
 
-    Its placeholders are valid on each node. A recipe without a program is unchanged.
+    Checks that its placeholders are valid on each node. A recipe without a program is unchanged.
 
     Args:
         content: The content of any recipe.
         environment: Values of `$NAME` in a command that is a single text.
-        say: Called with notes on parts of the line without effect, and if its output folder is not known, for which
-            files of arguments in `base` are read. None: notes are dropped, and no file is read.
+        say: Called with notes on parts of the command without effect, and on an output folder that is not known, for
+            which files of arguments in `base` are read; None to read no files and drop the notes.
         base: Folder in which the program is started.
 
     Raises:
-        ConfigError: the line cannot be followed, or contradicts the recipe.
+        ConfigError: the command cannot be run here, or contradicts the recipe.
     """
     result = copy_levels(content)
     part = result.get("script")
@@ -63,14 +63,14 @@ def resolve_program(
 
 
 def _words_of(text: str, environment: Mapping[str, str]) -> list[str]:
-    """Splits a text into words, with the values of its variables, except those that refer to a secret."""
+    """Splits a text into words, and expands its variables, except those that refer to a secret."""
     references = {name: f"${{{name}}}" for name in environment}
     secrets = secret_references(split_line(text, references), environment)
     return split_line(text, {**environment, **{name: f"${{{name}}}" for name in secrets}})
 
 
 def _prepare_words(command: Any, environment: Mapping[str, str]) -> Any:
-    """Splits a command into words; a `python` in front is left to script.python, as in script.command."""
+    """Splits a command into words; drops a `python` in front, which script.python adds, as in script.command."""
     words = _words_of(command, environment) if isinstance(command, str) else command
     is_plain = isinstance(words, list | tuple) and len(words) > 1 and words[0] in DEFAULT_PYTHONS
     return words[1:] if is_plain and is_python([str(words[1])]) else words
@@ -122,7 +122,7 @@ def _apply(line: LaunchLine, content: dict[str, Any]) -> None:
     scaling = content["scaling"]
     if not isinstance(scaling, dict):
         return
-    # Plain Python starts one process, which each worker is.
+    # Plain Python says nothing about the number of workers, since each worker is one process.
     if line.workers is not None and line.launcher != PLAIN:
         fewest, most = line.workers.min, line.workers.max
         _set(scaling, "scaling.num_workers", most if fewest == most else {"min": fewest, "max": most})
@@ -133,11 +133,11 @@ def _apply(line: LaunchLine, content: dict[str, Any]) -> None:
 
 
 def _notes_on_workers(line: LaunchLine, scaling: Any) -> Iterator[str]:
-    """Yields notes on where the recipe deviates from a line's number of workers."""
+    """Yields notes on numbers of workers in the line that the recipe does not follow."""
     if line.workers is None and isinstance(scaling, dict) and "num_workers" not in scaling:
         yield (
-            f"{line.launcher} counts devices where it is started, and here it is not: there is 1 worker unless "
-            "scaling.num_workers (--num-workers) says more"
+            f"{line.launcher} counts devices where it is started, but it is not started here: there is 1 worker, "
+            "unless you set scaling.num_workers (--num-workers)"
         )
     if line.workers is not None and line.workers.per_node not in (None, line.workers.max):
         yield placement_note(line.launcher, line.workers.per_node or 1, line.workers.max)
@@ -155,8 +155,8 @@ def placement_note(said_by: str, per_node: int, workers: int) -> str:
     """Returns a note on a number of workers per node, which Ray Train does not support."""
     strict = ", or scaling.placement_strategy is STRICT_SPREAD" if per_node == 1 else ""
     return (
-        f"{said_by} says {per_node} on each node: Ray Train knows {workers} workers in total, and packs them on as few "
-        f"nodes as it can; they are {per_node} on each where no node has room for more{strict}"
+        f"{said_by} says {per_node} on each node: Ray Train places {workers} workers on as few nodes as it can; each "
+        f"gets {per_node} if no node has capacity for more{strict}"
     )
 
 

@@ -26,7 +26,7 @@ from trainers.errors import ConfigError
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
 
 ARGUMENTS = {field.name for field in fields(Seq2SeqTrainingArguments) if field.init}
-# Old names of arguments, which transformers warns about.
+# Old names of arguments, about which transformers warns, and their new names.
 NEW_NAMES = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
@@ -43,7 +43,7 @@ _OWNED = (
     *("use_cpu", "ddp_find_unused_parameters", "deepspeed", "fsdp", "fsdp_config"),
     *("push_to_hub", "hub_token", "push_to_hub_token"),
 )
-# Text for each: what to use instead.
+# What to use instead of each, for messages.
 OWNED = {name: f"use {BY_KEY[name].field}" if BY_KEY[name].field else BY_KEY[name].reason for name in _OWNED}
 PASSED_ON = (
     "per_device_train_batch_size", "per_device_eval_batch_size", "learning_rate", "warmup_steps", "lr_scheduler_type",
@@ -52,7 +52,7 @@ PASSED_ON = (
 
 
 def check_training_args(extra: dict[str, Any]) -> None:
-    """Raises ConfigError for unknown and owned names in `training.training_args`, which says what to use instead."""
+    """Raises ConfigError for unknown names and names in OWNED in `training.training_args`, with what to use instead."""
     problems = []
     for name in extra:
         if name in OWNED:
@@ -73,15 +73,15 @@ FIXED: Mapping[str, Any] = {
     "remove_unused_columns": False,
     "disable_tqdm": True,
     "average_tokens_across_devices": True,
-    # DDP regroups its gradient buckets after the first backward pass unless it looks for unused parameters; a resumed
-    # run would then add in another order than an uninterrupted one, and differ in the last bit.
+    # DDP regroups its gradient buckets after the first backward pass unless it looks for unused parameters. A resumed
+    # run would then sum in another order than an uninterrupted run, and differ in the last bit.
     "ddp_find_unused_parameters": True,
     "log_level": "error",
     "log_level_replica": "error",
 }
 
-# Default number of processes that decode clips for one GPU: enough for whisper-tiny on an H100 (see docs/gpu.md). On
-# CPUs, which the model needs, the default is 0.
+# Default number of processes that decode clips for one GPU; enough for whisper-tiny on an H100 (see docs/gpu.md).
+# Without a GPU, the model needs the CPUs, so the default is 0.
 LOADERS = 4
 
 
@@ -108,7 +108,7 @@ def training_arguments(
 
 
 def strategy_arguments(part: StrategyPart) -> dict[str, Any]:
-    """Returns the Trainer's arguments of a strategy; none for DDP, which is its default with several ranks. Pure."""
+    """Returns a strategy's arguments for the Trainer; empty for DDP, its default with several ranks. Pure."""
     if part.name == "deepspeed":
         return {"deepspeed": ds_config_of(part)}
     if part.name == "fsdp":
@@ -127,9 +127,9 @@ def check_arguments(config: TrainConfig) -> None:
 
 
 def check_trackers(config: TrainConfig) -> None:
-    """Checks the requirements of each tracker; creates each of transformers' own once, as the Trainer will.
+    """Checks the requirements of each tracker; creates each of transformers' own trackers once, as the Trainer will.
 
-    Raises ConfigError if a package is missing or too old, a variable is not set, or there is no such tracker.
+    Raises ConfigError if a package is missing or too old, a variable is not set, or a tracker does not exist.
     """
     refuse_missing_packages(config)
     names = reported_to(config)
@@ -139,7 +139,7 @@ def check_trackers(config: TrainConfig) -> None:
         if name not in INTEGRATION_TO_CALLBACK:
             near = difflib.get_close_matches(name, INTEGRATION_TO_CALLBACK, n=1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(INTEGRATION_TO_CALLBACK)}"
-            raise ConfigError(f"training.report_to: {name} is no tracker of transformers: {hint}")
+            raise ConfigError(f"training.report_to: {name} is not a tracker of transformers: {hint}")
         if name in KNOWN_TRACKERS:
             continue
         try:
@@ -157,7 +157,7 @@ def on_one_device(arguments: Seq2SeqTrainingArguments) -> Seq2SeqTrainingArgumen
 
 
 def _by_new_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Renames arguments that transformers has deprecated to their new names, if it has them; new names take effect."""
+    """Renames deprecated arguments, if this transformers has the new names; an argument under its new name wins."""
     renamed = {new: arguments[old] for old, new in NEW_NAMES.items() if new in ARGUMENTS and old in arguments}
     return renamed | {name: value for name, value in arguments.items() if NEW_NAMES.get(name) not in renamed}
 
@@ -171,23 +171,23 @@ def _chosen(config: TrainConfig) -> dict[str, Any]:
         "eval_steps": part.scoring_steps,
         **{name: getattr(part, name) for name in PASSED_ON},
         "gradient_checkpointing_kwargs": {"use_reentrant": False} if part.gradient_checkpointing else None,
-        # The other trackers are fed by `trackers`.
+        # The package `trackers` feeds the other trackers.
         "report_to": [name for name in reported_to(config) if name not in KNOWN_TRACKERS] or "none",
     }
 
 
 def autocast_dtype(config: TrainConfig) -> torch.dtype | None:
-    """Returns the dtype of autocast in scoring and training, None for float32."""
+    """Returns the dtype of autocast in scoring and training; None for float32."""
     if config.training.bf16:
         return torch.bfloat16
     return torch.float16 if config.training.fp16 else None
 
 
 def silence_libraries() -> None:
-    """Silences libraries, so that only Rayscribe's own lines are printed by this process."""
+    """Silences libraries, so that this process prints only Rayscribe's own lines."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.getLogger("accelerate").setLevel(logging.ERROR)
-    # If DeepSpeed is installed, accelerate imports it in every training, and it warns if there is no GPU.
+    # If DeepSpeed is installed, accelerate imports it in every training, and DeepSpeed warns if there is no GPU.
     logging.getLogger("DeepSpeed").addFilter(lambda record: not record.getMessage().startswith("Setting accelerator"))
     warnings.filterwarnings("ignore")

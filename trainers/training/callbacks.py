@@ -1,4 +1,4 @@
-"""Trainer callbacks: progress, metrics.jsonl, the upload of checkpoints to the run folder, and their reports to Ray."""
+"""Trainer callbacks for progress, metrics.jsonl, uploads of checkpoints to the run folder, and reports to Ray."""
 
 import math
 import queue
@@ -34,17 +34,17 @@ TRAINING = Stage(TRAIN, "training", is_told=False)
 
 
 def validation_metrics(result: SplitScore) -> dict[str, float]:
-    """Returns a validation score under the names by which checkpoints are ranked, with that of the full context."""
+    """Returns the values of a validation score, and of its full context, under the names that rank checkpoints."""
     full = result.full_context.values if result.full_context is not None else {}
     own = {f"eval_{name}": value for name, value in result.values.items()}
     return {**own, **{f"eval_full_context_{name}": value for name, value in full.items()}}
 
 
 class MetricsLog:
-    """Writes a worker group's metrics in a thread: a slow or unavailable storage delays no step, and is reported once.
+    """Writes a worker group's metrics in a thread, so that a storage error delays no step; it is reported once.
 
     A line that could not be written is retried with the next one; until then, it is stored with checkpoints (`keep`)
-    for a group that continues from them. After each line the log checks whether the group is stale, so that it ends.
+    for a group that continues from them. After each line, checks whether the group is fenced, so that it ends.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class MetricsLog:
         self._writer, self._log, self._accepted = writer, log, accepted
         self.attempt = writer.attempt
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
-        # Changed only by the thread; read after waiting for the thread.
+        # Changed only by the thread, and read only after waiting for it.
         self._unwritten: list[str] = []
         self._told = False
         self._failed: StorageError | None = None
@@ -63,7 +63,7 @@ class MetricsLog:
     def write(self, line: dict[str, Any]) -> None:
         """Adds a line after the previous ones; raises FencedError if another attempt has taken over."""
         self._refuse_if_fenced()
-        # A loss or a norm may be infinite for a step, for instance before fp16 scales it down.
+        # A loss or a norm may be infinite for a step, such as before fp16 lowers the loss scale.
         content = {name: finite(value) for name, value in line.items()}
         self._pool.submit(self._append, to_json(content, METRICS))
 
@@ -73,20 +73,20 @@ class MetricsLog:
         self._refuse_if_fenced()
 
     def keep(self, checkpoint: Path) -> None:
-        """Writes all lines, those that the storage does not accept into a checkpoint's folder; raises as `write`."""
+        """Writes all lines; those that the storage does not accept go into a checkpoint's folder. Raises as `write`."""
         self.flush()
         if self._unwritten:
             (checkpoint / UNWRITTEN_METRICS).write_text("".join(f"{line}\n" for line in self._unwritten))
 
     def take_over(self, checkpoint: Path) -> None:
-        """Writes the lines that an earlier group has stored with the checkpoint to continue from; raises as `write`."""
+        """Writes the lines that an earlier group has stored with the checkpoint to resume from; raises as `write`."""
         kept = checkpoint / UNWRITTEN_METRICS
         if kept.is_file():
             self._pool.submit(self._append, *kept.read_text().splitlines())
             self.flush()
 
     def complete(self) -> None:
-        """Writes all lines of a group that has reached the last step; raises as `write`, and StorageError.
+        """Writes all lines of a group that has completed the last step; raises as `write`, and StorageError.
 
         Lines that the storage does not accept are stored with the last checkpoint.
         """
@@ -103,7 +103,7 @@ class MetricsLog:
         self._failed = None
         try:
             while self._unwritten:
-                # After an error the line may exist; `deduplicate` keeps it once.
+                # After an error, the line may exist already; `deduplicate` keeps it once.
                 self._writer.folder.storage.append_line(self._writer.group.metrics_key, self._unwritten[0])
                 self._writer.check()
                 self._accepted(self._unwritten.pop(0))
@@ -132,7 +132,7 @@ class ProgressReport(TrainerCallback):
         wers: Iterable[Wers] = (),
         regularizer: Regularizer | None = None,
     ):
-        """`wers` are those of the run's validations so far."""
+        """Creates the report; `wers` are the WERs of the run's validations so far."""
         self._session, self._plan, self._wers = session, plan, [*wers]
         self._log, self._status, self._metrics = log, status, tuple(metrics)
         self._durations_s, self._terms = durations_s, [] if regularizer is None else [regularizer.name]
@@ -184,7 +184,7 @@ class ProgressReport(TrainerCallback):
         self._restart()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Excludes saving from the training speed; log and checkpoint together have every line up to this step."""
+        """Excludes saving from the training speed; stores lines that the log lacks with the checkpoint."""
         self._log.keep(Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self._restart()
 
@@ -207,7 +207,7 @@ class ProgressReport(TrainerCallback):
             self._status.update(Phase.TRAINING, loss=logs["loss"])
             self._write(state.global_step, state.epoch or 0.0, {**logs, **speed})
             if not math.isfinite(logs["loss"]):
-                # This may be the last line.
+                # Training may end after this line.
                 self._log.flush()
 
     def _measure(self) -> dict[str, float]:
@@ -216,7 +216,7 @@ class ProgressReport(TrainerCallback):
         measured = {
             "clips_per_s": round(self._clips / elapsed, 3),
             "audio_s_per_s": round(self._audio_s / elapsed, 3),
-            # Slowed down clips are longer than these durations.
+            # Clips that are slowed down are longer than these durations.
             "padding": round(max(0.0, 1 - self._audio_s / self._padded_s), 4) if self._padded_s else 0.0,
         }
         self._restart()
@@ -232,7 +232,7 @@ class ProgressReport(TrainerCallback):
 
 
 class DeleteResumeFiles(TrainerCallback):
-    """Deletes the checkpoint that training continues from, once every rank of the node has loaded it."""
+    """Deletes the local checkpoint from which training resumes, once every rank has loaded it."""
 
     def __init__(self, session: Session, local: Path):
         self._session, self._local = session, local
@@ -245,10 +245,10 @@ class DeleteResumeFiles(TrainerCallback):
 
 
 class KeepCheckpoints(TrainerCallback):
-    """Passes each checkpoint that the Trainer wrote, with its score, to the uploader."""
+    """Passes each checkpoint that the Trainer has written, with its score, to the uploader."""
 
     def __init__(self, session: Session, uploader: Uploader, attempt: int, group: str, *, sharded: bool):
-        """Created on every rank; uploads on the main process, sharded checkpoints on the first rank of each node."""
+        """Created on every rank. The main process uploads; of sharded checkpoints, the first rank of each node does."""
         self._session, self._uploader, self._attempt, self._group = session, uploader, attempt, group
         self._sharded = sharded
         self._part: NodePart | None = ONLY_PART if session.is_main_process else None
@@ -257,7 +257,7 @@ class KeepCheckpoints(TrainerCallback):
             first_ranks = [rank for rank, local_rank in enumerate(locals_) if local_rank == 0]
             if session.rank in first_ranks:
                 self._part = NodePart(first_ranks.index(session.rank), len(first_ranks))
-        # A part that is stored, but whose checkpoint may not be in the journal yet.
+        # A part that is stored, while its checkpoint may not be in the journal yet.
         self._stored: Path | None = None
         self._scored: tuple[int, SplitScore] | None = None
         self.newest: str | None = None
@@ -267,7 +267,7 @@ class KeepCheckpoints(TrainerCallback):
         self._scored = (step, result)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stages the checkpoint of this step; one that is saved on a stop request has no score."""
+        """Stages and uploads the checkpoint of this step; it has no score if it is saved on a stop request."""
         if self._sharded:
             self._session.barrier("writing the checkpoint")
         folder, step = None, state.global_step
@@ -276,7 +276,7 @@ class KeepCheckpoints(TrainerCallback):
         self._wait_for_parts()
         if folder is not None and self._session.is_main_process:
             self._uploader.submit(folder)
-        # Here, where a long wait is logged; otherwise the others would wait in the next step's collective.
+        # Ranks wait here, where a long wait is logged; otherwise they would wait in the next step's collective.
         self._session.barrier("uploading the checkpoint before this one")
         if folder is not None and not self._session.is_main_process:
             self._delete_uploaded_part()
@@ -284,7 +284,7 @@ class KeepCheckpoints(TrainerCallback):
             self._stored = folder
 
     def restage_with_score(self, checkpoint: Path, step: int) -> None:
-        """Uploads a checkpoint again, with the score that it lacked."""
+        """Uploads a checkpoint again, now with a score."""
         if self._session.is_main_process:
             written = checkpoint.with_name(f"checkpoint-{step}")
             shutil.copytree(checkpoint, written)
@@ -297,7 +297,7 @@ class KeepCheckpoints(TrainerCallback):
         self._delete_uploaded_part()
 
     def _wait_for_parts(self) -> None:
-        """Waits on each node but the first until its part is stored; every rank raises the error of any of them."""
+        """Waits on each node but the first until its part is stored; an error on one node is raised on every rank."""
         if not self._sharded:
             return
         with self._session.failing_together("uploading the shards of the checkpoint before this one"):
@@ -324,7 +324,7 @@ class KeepCheckpoints(TrainerCallback):
 
     @staticmethod
     def _write_validation(folder: Path, result: SplitScore) -> None:
-        """Writes the validation score into its checkpoint; that of the best one becomes part of the run's result."""
+        """Writes a validation score into its checkpoint; the best checkpoint's becomes part of the run's result."""
         totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
         (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
         rows = (item.to_json_dict() for item in result.utterances)
@@ -332,14 +332,14 @@ class KeepCheckpoints(TrainerCallback):
 
 
 class CheckpointReports(TrainerCallback):
-    """Reports each complete checkpoint once to Ray Train, without which it does nothing.
+    """Reports each complete checkpoint once to Ray Train; does nothing without it.
 
     A report is a barrier, so the main process decides and all ranks follow. Ray's Result and dashboard show checkpoints
-    in Ray's own folder, of one attempt, but the files are in `checkpoints/`, where the run's journal decides which are
-    kept. So a pointer is reported: <checkpoint>/pointer.json in Ray's folder, with the URL. Ray keeps the same
-    checkpoints as the journal, by the same config, and deletes pointers only.
+    in Ray's folder of one attempt, but the files are in `checkpoints/`, where the run's journal decides which are kept.
+    So a pointer is reported: <checkpoint>/pointer.json in Ray's folder, with the URL. Ray keeps the same checkpoints as
+    the journal, by the same config, but deletes only pointers.
 
-    A checkpoint without a score, which a stop leaves, is not reported: Ray would rank it as the best or the worst.
+    A checkpoint without a score, saved on a stop request, is not reported, since Ray would rank it best or worst.
     """
 
     def __init__(self, session: Session, writer: GroupWriter, score_attribute: str):
@@ -348,7 +348,7 @@ class CheckpointReports(TrainerCallback):
         self._known: set[str] | None = session.broadcast(session.reported_pointers, "asking Ray for checkpoints")
 
     def report_kept(self) -> None:
-        """Reports checkpoints of earlier attempts and worker groups; every rank calls this, before training."""
+        """Reports checkpoints of earlier attempts and worker groups. Every rank calls this, before training."""
         if self._known is not None:
             self._report(self._session.broadcast(self._kept, "reporting earlier checkpoints to Ray"))
 
@@ -367,7 +367,7 @@ class CheckpointReports(TrainerCallback):
         self._uploaded.put(checkpoint)
 
     def report_new(self) -> None:
-        """Reports checkpoints added since the last call; every rank calls this, at the same step."""
+        """Reports checkpoints that were added since the last call. Every rank calls this, at the same step."""
         if self._known is not None:
             added = self._session.broadcast(
                 lambda: [self._uploaded.get() for _ in range(self._uploaded.qsize())], "reporting checkpoints to Ray"
@@ -375,7 +375,7 @@ class CheckpointReports(TrainerCallback):
             self._report(added)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Reports checkpoints uploaded since the last line of the log, which all ranks reach at the same step."""
+        """Reports checkpoints that were uploaded since the last call; all ranks log at the same step."""
         self.report_new()
 
     def _kept(self) -> list[Checkpoint]:
@@ -400,7 +400,7 @@ class CheckpointReports(TrainerCallback):
 
 
 class Reseed(TrainerCallback):
-    """Seeds dropout of each step from (seed, step, rank), so that a resumed run draws the same values."""
+    """Seeds random numbers of each step from (seed, step, rank), so that a resumed run draws the same values."""
 
     def __init__(self, seed: int, rank: int):
         self._seed, self._rank = seed, rank

@@ -1,4 +1,4 @@
-"""Opens, checks and prepares the model that a run's training begins with, on a rank."""
+"""Opens, checks and prepares, on a rank, the model with which a run's training begins."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +23,12 @@ from trainers.training.worker_context import ResumePoint, WorkerContext
 
 
 def load_model(context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None) -> Recognizer:
-    """Returns the initial model of the run with the trained weights selected; every rank calls this.
+    """Returns the initial model of the run, with the weights to train selected. Every rank calls this.
 
     Args:
         context: Context of the rank.
-        start: The checkpoint to continue from; the Trainer loads the trained weights from it later.
-        weights: The checkpoint with the initial weights. None: the model's own, or training continues.
+        start: The checkpoint to resume from, from which the Trainer later loads trained weights; None for a new run.
+        weights: The checkpoint with the initial weights; None if they are the model's own, or training resumes.
     """
     part, model = context.config.adapt, context.config.model
     adapts = part.method == "lora"
@@ -51,7 +51,7 @@ def load_model(context: WorkerContext, start: ResumePoint | None, weights: Resum
 def _load_base(
     context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None, file: str
 ) -> tuple[Recognizer, BaseWeightsReference]:
-    """Returns the initial model of the run; when resumed, by the `file` of a checkpoint about the initial weights."""
+    """Returns the initial model and a reference to its weights; a resumed run has the reference in `file`."""
     if start is None:
         opened = _open_model(context)
         recognizer = _load_weights(context, opened, weights.local if weights is not None else None)
@@ -62,14 +62,14 @@ def _load_base(
         own = start.local.parent / base.folder if base.folder is not None else None
         recognizer = _load_weights(context, _open_model(context, base.revision), own)
     with context.session.failing_together("checking the weights that the run began with"):
-        # DDP broadcasts the main process's weights for training, but not those that a regularizer compares them with.
+        # DDP broadcasts the main process's weights, but not those with which a regularizer compares them.
         if context.config.model.is_regularized or (start is not None and context.session.is_main_process):
             base.check(recognizer.model)
     return recognizer, base
 
 
 def _new_base(context: WorkerContext, recognizer: Recognizer, named: OpenedModel | None) -> BaseWeightsReference:
-    """Returns a reference to the initial weights; if only the run has them (`named` is None), stores them."""
+    """Returns a reference to the initial weights; stores them if only the run has them (`named` is None)."""
 
     def resolve() -> BaseWeightsReference:
         if named is not None:
@@ -84,7 +84,7 @@ def _new_base(context: WorkerContext, recognizer: Recognizer, named: OpenedModel
 
 
 def _open_model(context: WorkerContext, revision: str | None = None) -> OpenedModel:
-    """Gets the model's files on this node; `revision` is the Hub revision in a checkpoint. Every rank calls this."""
+    """Opens the model's files on this node; `revision` is the Hub revision from a checkpoint. Every rank calls this."""
     sources = dict(context.task.sources)
     weights = sources.get(WEIGHTS)
     if revision is not None and weights is not None and weights.kind is SourceKind.HUB:
@@ -99,7 +99,7 @@ def _load_weights(context: WorkerContext, opened: OpenedModel, weights: Path | N
         if processor is not None:
             fetch_processor(context.folder.storage, processor, Path(folder))
         part, seed = opened.applied_to(context.config.model), context.config.run.seed
-        # For weights that the files lack, see `BaseWeightsReference.seed`.
+        # Seeds the weights that the files lack, see `BaseWeightsReference.seed`.
         set_seed(seed)
         with opened.named_in_errors():
             return family_of(part).load_recognizer(part, description, seed, weights=weights)

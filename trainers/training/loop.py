@@ -1,4 +1,4 @@
-"""A rank's training loop: builds its components, and runs to the last step or a stop request."""
+"""Builds the components of a rank's training loop, and trains to the last step or a stop request."""
 
 import json
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ from trainers.training.worker_context import ResumePoint, WorkerContext
 
 @dataclass(frozen=True)
 class Loop:
-    """The components of training, which continues from the checkpoint `start`, if any."""
+    """The components of training, which resumes from the checkpoint `start`, if any."""
 
     context: WorkerContext
     start: ResumePoint | None
@@ -63,7 +63,7 @@ class Loop:
 
     @property
     def first_step(self) -> int:
-        """Optimizer steps that were completed before."""
+        """Number of optimizer steps that were completed before."""
         return self.start.checkpoint.step if self.start is not None else 0
 
 
@@ -140,7 +140,7 @@ def _score_validation(
     keeper: KeepCheckpoints,
     step: int,
 ) -> dict[str, float] | None:
-    """Returns the score after a step; None if a stop request interrupts it. All ranks call this together."""
+    """Returns the score after a step; None if a stop request interrupts scoring. All ranks call this together."""
     progress.scoring()
     try:
         result = scorer.score(options, f"score {VALIDATION}", cut_short=partial(stop.skips_evaluation, arguments))
@@ -151,7 +151,7 @@ def _score_validation(
 
 
 def _earlier_wers(context: WorkerContext, first_step: int) -> list[Wers]:
-    """Returns the WERs of the run's validations before this start, on the process that shows them."""
+    """Returns the WERs of the run's earlier validations, on the main process; empty on other ranks."""
     if first_step == 0 or not context.session.is_main_process:
         return []
     return validated_wers(context.folder, context.writer.journal.read(), first_step)
@@ -160,7 +160,7 @@ def _earlier_wers(context: WorkerContext, first_step: int) -> list[Wers]:
 def train(loop: Loop) -> str | None:
     """Trains to the last step, or until a stop request, and uploads all checkpoints. Every rank calls this.
 
-    Returns a message with the place of a stopped run; None at the last step. Raises DivergedError.
+    Returns a message with step and checkpoint of a stopped run; None at the last step. Raises DivergedError.
     """
     _log_start(loop)
     _check_disks(loop)
@@ -170,7 +170,7 @@ def train(loop: Loop) -> str | None:
         _score_start(loop, loop.start)
     if loop.first_step < loop.last_step:
         if loop.context.config.training.torch_compile:
-            # Imports torch's compiler.
+            # Imported here, since it imports torch's compiler.
             from trainers.training.trainer.compiling import compile_model  # noqa: PLC0415
 
             compile_model(loop.trainer, loop.context.config, loop.context.session)
@@ -178,7 +178,7 @@ def train(loop: Loop) -> str | None:
             with loop.stop:
                 loop.trainer.train(resume_from_checkpoint=str(loop.start.local) if loop.start is not None else None)
         except DivergedError:
-            # Raised by every rank. The last checkpoint, which another run may begin from, may still be uploading.
+            # Every rank raises this. The last checkpoint, from which another run may begin, may still be uploading.
             loop.keeper.finish()
             raise
     loop.keeper.finish()
@@ -213,7 +213,7 @@ def _log_start(loop: Loop) -> None:
     )
     session.show_from_main(TrainingBegan(line, session.world_size, loop.first_step, loop.last_step))
     training = loop.context.config.training
-    # For a fixed number of steps, the note was printed before preparing.
+    # For a fixed number of steps, the note has been printed before preparing.
     warmup = training.warmup_note(loop.last_step) if training.max_steps is None else None
     notes = [warmup, small_set_note(loop.plan)]
     for note in filter(None, notes):
@@ -233,7 +233,7 @@ def _check_disks(loop: Loop) -> None:
     existing = sum(entry["size_bytes"] for item in checkpoints for entry in item.files.values())
     trained, weights = count(loop.recognizer.model)
     adapter, base = loop.recognizer.adapter, loop.recognizer.base
-    # The model that an adapter is merged into, and the initial weights if only the run has them.
+    # The merged model of an adapter, and the initial weights if only the run has them.
     models = (adapter is not None) + (base is not None and base.is_own)
     disk = DiskEstimate.of(
         checkpoint_bytes(weights if adapter is None else trained, trained, sharded=context.config.strategy.is_sharded),
@@ -251,7 +251,7 @@ def _check_disks(loop: Loop) -> None:
 
 
 def _score_start(loop: Loop, start: ResumePoint) -> None:
-    """Scores a checkpoint that a stop request left without a due score, as an uninterrupted run would have."""
+    """Scores a checkpoint that was saved on a stop request, if an uninterrupted run would have scored it."""
     context, (checkpoint, local), part = loop.context, start, loop.context.config.training
     ends = checkpoint.step >= loop.last_step
     if checkpoint.metrics or not (ends or checkpoint.step % part.scoring_steps == 0):
@@ -259,7 +259,7 @@ def _score_start(loop: Loop, start: ResumePoint) -> None:
     loop.progress.scoring()
     recognizer = loop.recognizer
     if recognizer.adapter is not None:
-        # Not merged, which would round: an uninterrupted run scores the unmerged adapter.
+        # Not merged, since merging rounds, and an uninterrupted run scores the unmerged adapter.
         recognizer.adapter.load(local)
     else:
         recognizer = family_of_folder(local).open_exported(local)

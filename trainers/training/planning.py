@@ -30,7 +30,7 @@ from trainers.training.trainer.planned_batches import Clips
 def plan_training(
     config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, workers: int
 ) -> tuple[BatchPlan, Clips]:
-    """Returns the batch plan and the clips of its positions, equal on every rank."""
+    """Returns the batch plan and the clips at its positions, which are equal on every rank."""
     part = config.training
     limits = recognizer.limits
     bounds = bounds_of(config, limits)
@@ -58,7 +58,7 @@ def plan_training(
 
 
 def mixture_of(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> Mixture:
-    """Returns the draws per epoch from the members of a mix; raises DataError if one has no clips left to train on."""
+    """Returns the draws per epoch from the members of a mix; raises DataError if a member has no clips to train on."""
     chosen = rows.selection.rows
     members = joined.index["member"].to_numpy()[chosen].astype(np.int64)
     for number, member in enumerate(joined.members):
@@ -67,7 +67,7 @@ def mixture_of(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> Mi
             counts = ", ".join(f"{count} {reason}" for reason, count in Counter(own).items())
             raise DataError(
                 f"data.mix: none of the {len(member.prepared.index)} clips of {member.name} is left to train on: "
-                f"{counts}; widen the bounds, or take it out of the mix"
+                f"{counts}; widen the bounds, or remove {member.name} from the mix"
             )
     languages = clip_languages(joined.index, config.model.language) or [NOT_NAMED] * len(joined.index)
     weights = [member.weight for member in config.data.mix if member.weight is not None]
@@ -81,14 +81,14 @@ def mixture_of(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> Mi
 
 
 def speeds_of(config: TrainConfig, prepared: PreparedSet, bounds: Bounds) -> Speeds | None:
-    """Returns the speed factors of the training set; None if speed is not changed."""
+    """Returns the speed factors of the training set; None if augmentation does not change speed."""
     if not config.augment.changes_speed:
         return None
     return Speeds(config.augment, config.run.seed, prepared.index["duration_s"].to_numpy(), bounds.context_s)
 
 
 def _planned_durations(speeds: Speeds, rows: IntArray, shape: BatchShape) -> Callable[[int, IntArray], FloatArray]:
-    """Returns durations for a BatchPlan: the epoch's own or, if those could change the number of steps, the longest."""
+    """Returns durations for a BatchPlan: an epoch's own or, if these could change the number of steps, the longest."""
     if shape.max_batch_duration_s is None:
         return lambda epoch, positions: speeds.durations_of(rows[positions], epoch)
     longest_s = speeds.longest_s()[rows]
@@ -96,9 +96,9 @@ def _planned_durations(speeds: Speeds, rows: IntArray, shape: BatchShape) -> Cal
 
 
 def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None:
-    """Returns the augmentation of training clips; None if there is none.
+    """Returns the augmentation of training clips; None if it is off.
 
-    Raises DataError if a manifest of noise or of impulse responses is missing or wrong, and StorageError if the
+    Raises DataError if a manifest of noise or of impulse responses is missing or invalid, and StorageError if the
     manifest's bucket cannot be read.
     """
     part = config.augment
@@ -128,18 +128,18 @@ def batch_shape(config: TrainConfig, workers: int) -> BatchShape:
 
 
 def small_set_note(plan: BatchPlan) -> str | None:
-    """Returns a warning if each step has fewer clips than the batch size; None otherwise."""
+    """Returns a warning if the training set has fewer clips than a batch; None otherwise."""
     size, clips = plan.shape.global_batch_size, len(plan.batch(0).rows)
     if size is None or plan.steps_per_epoch > 1 or clips >= size:
         return None
     return (
-        f"each step has all {counted(clips, 'clip')} of the training set, which are less than the batch of {size}: "
+        f"each step has all {counted(clips, 'clip')} of the training set, which is fewer than the batch of {size}: "
         "lower training.global_batch_size or training.per_device_train_batch_size, or add data"
     )
 
 
 def context_of(config: TrainConfig, model_context_s: float) -> float:
-    """Returns the seconds of the longest input for training and scoring."""
+    """Returns the length of the longest input for training and scoring, in seconds."""
     return min(float(config.model.max_context_s or model_context_s), model_context_s)
 
 
@@ -161,7 +161,7 @@ def is_bucketed(config: TrainConfig, limits: Limits) -> bool:
 
 
 def has_full_context(config: TrainConfig, limits: Limits) -> bool:
-    """Returns True if a model trained in buckets also supports its full context, and is scored at it."""
+    """Returns True if a model that is trained in buckets also has a full context, at which it is scored, too."""
     return config.model.max_context_s is not None and limits.full_context
 
 
@@ -182,7 +182,7 @@ def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recogni
 
 
 def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray) -> str | None:
-    """Returns a warning about references that are longer than a hypothesis may become; None if there are none."""
+    """Returns a warning about references that are longer than a hypothesis can be; None without such references."""
     part = config.decode
     if limits.new_tokens is None or not isinstance(part, GenerationPart):
         return None
@@ -199,7 +199,7 @@ def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray)
 
 
 def cache_bytes(config: TrainConfig) -> int:
-    """Returns the maximum size of a node's copy of shards."""
+    """Returns the maximum size of a node's copies of shards, in bytes."""
     return round(config.data.local_cache_gb * 1e9)
 
 
@@ -212,7 +212,7 @@ def scoring_options(
     search: Search | None = None,
 ) -> ScoringOptions:
     """Returns the options for scoring a split by a resolved config."""
-    # If padding does not change outputs, all lengths are one bucket, whose clips are sorted.
+    # If the model masks padding, all clips form one bucket, in which they are sorted by length.
     is_split = is_bucketed(config, limits) and not limits.masks_padding
     edges_s = bucket_edges(context_of(config, limits.context_s), bucketed=is_split)
     return ScoringOptions(
@@ -232,13 +232,13 @@ def scoring_options(
 
 
 def validation_options(config: TrainConfig, limits: Limits) -> ScoringOptions:
-    """Returns the scoring options during training; a shortened model is also scored at its own context if requested."""
+    """Returns the scoring options during training; if requested, also scores a shortened model at its full context."""
     is_shortened = has_full_context(config, limits) and context_of(config, limits.context_s) < limits.context_s
     return scoring_options(config, limits, full_context=config.training.full_context_eval and is_shortened)
 
 
 def describe_mix(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> dict[str, Any]:
-    """Returns the journal's entry on a mix: counts of clips that are trained on, and their hours as stored."""
+    """Returns the description of a mix for the journal: counts of the clips that are trained on, and their hours."""
     groups, durations_s = mixture_of(config, joined, rows).groups, rows.selection.durations_s
     members = [
         {
@@ -268,7 +268,7 @@ def _counts(groups: list[Group], durations_s: np.ndarray) -> dict[str, Any]:
 
 
 def mix_lines(mix: dict[str, Any]) -> Iterator[str]:
-    """Describes a mix for people: yields a line for each member, and for each language if there are several."""
+    """Yields lines about a mix for people: one for each member, and one for each language if there are several."""
     temperature = f", languages by temperature {mix['temperature']:g}" if mix["temperature"] is not None else ""
     yield f"mix: {mix['draws_per_epoch']} draws an epoch{temperature}"
     for member in mix["members"]:

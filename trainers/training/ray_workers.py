@@ -31,10 +31,10 @@ from trainers.run_folder.worker_logs import finish_logs, worker_log
 from trainers.storage.full_disk import naming_full_disk
 from trainers.training.worker import run_on_rank
 
-# Ray Train shares the GPUs of a node's workers by the first variable, and counts devices by it; if both are set, HIP
+# Ray Train shares the GPUs of a node's workers by the first variable, and counts devices by it. If both are set, HIP
 # reads the second, in which Ray has left each worker only its own GPU (Ray 2.60, train/v2/_internal/callbacks).
 VISIBLE, VISIBLE_TO_HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
-# Ray exports a gauge that is not set again for two of its intervals of 10 s, and then drops it.
+# Ray drops a gauge that is not set again within two of its intervals of 10 s.
 REPEAT_S = 5.0
 
 
@@ -47,10 +47,10 @@ def run_worker(run: Callable[[Any, Session], None], loop_config: dict[str, Any])
     """Runs a rank, and keeps the output of its process in the run folder.
 
     `loop_config` has `task`, the argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, for the log.
-    Returns the driver's message for a run that was stopped; None for a run that ended by itself.
+    Returns the driver's message if the run was stopped; None if it ended by itself.
     """
     resolve_secrets(os.environ)
-    # Ray Train logs each report, whose numbers the driver has shown.
+    # Otherwise Ray Train would log each report, whose numbers the driver has already shown.
     logging.getLogger(context.__file__).setLevel(logging.WARNING)
     folder, attempt = loop_config["folder"], loop_config["attempt"]
     session = RaySession.of_this_worker(loop_config["coordinator"], folder.name, attempt)
@@ -70,7 +70,7 @@ class NodeAddressTorchConfig(TorchConfig):
     """Ray's TorchConfig, with gloo on the network of the Ray nodes.
 
     Attributes:
-        check: Called first on each worker, so that an unsuitable node is reported before NCCL fails there.
+        check: Called first on each worker, so that it reports an unsuitable node before NCCL fails there.
     """
 
     check: Callable[[], None] | None = None
@@ -90,13 +90,13 @@ class _NodeAddressBackend(_TorchBackend):
 
 
 def share_devices() -> None:
-    """Makes a worker on AMD GPUs see the GPUs of all workers of its node, as on NVIDIA GPUs."""
+    """Makes a worker on AMD GPUs see the GPUs of all workers on its node, as on NVIDIA GPUs."""
     if VISIBLE in os.environ and VISIBLE_TO_HIP in os.environ:
         os.environ[VISIBLE_TO_HIP] = os.environ[VISIBLE]
 
 
 def run_check(check: Callable[[], None]) -> None:
-    """Calls a check; needed since Ray sends only functions with a name."""
+    """Calls a check; necessary since Ray sends only functions with a name."""
     check()
 
 
@@ -109,7 +109,7 @@ def choose_interface() -> None:
 
 @dataclass(frozen=True)
 class RaySession(Session):
-    """A worker of a Ray TorchTrainer; its lines go to the coordinator, which the driver polls.
+    """A worker of a Ray TorchTrainer, whose lines go to the coordinator, which the driver polls.
 
     Its gauges are labeled with run and attempt; `nodes` has Ray's id of each rank's node.
     """
@@ -125,7 +125,7 @@ class RaySession(Session):
     @classmethod
     def of_this_worker(cls, coordinator: Any, run: str, attempt: int) -> "RaySession":
         """Returns the session of the calling worker; every worker calls this."""
-        # Not Ray Train's local rank, which is counted by IP address: nodes of one host share it.
+        # Not Ray Train's local rank, which counts by IP address, since nodes of one host share the address.
         context = ray.train.get_context()
         rank, node = context.get_world_rank(), ray.get_runtime_context().get_node_id()
         nodes = cls(rank, context.get_world_size(), 0, coordinator).gather(node, "starting the workers")
@@ -140,7 +140,7 @@ class RaySession(Session):
         self.coordinator.add_event.remote(event)
 
     def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
-        """Passes the number to Ray, whose agent on this node exports it; this thread sends nothing."""
+        """Passes the number to Ray, whose agent on this node exports it; this thread sends nothing itself."""
         self._published[gauge, frozenset(labels.items())] = value
         self._set(gauge, value, labels)
 
@@ -156,7 +156,7 @@ class RaySession(Session):
         self._gauges[gauge].set(value, {**own, **labels})
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
-        """Reports to Ray Train, for its dashboard and its Result; the pointer is in Ray's folder already."""
+        """Reports to Ray Train, for its dashboard and its Result; the pointer is already in Ray's folder."""
         checkpoint = None
         if pointer is not None:
             storage = ray.train.get_context().get_storage()
@@ -169,7 +169,7 @@ class RaySession(Session):
         )
 
     def reported_pointers(self) -> set[str] | None:
-        """Returns the pointers that this attempt's worker groups have reported, and Ray Train has not deleted."""
+        """Returns the pointers that this attempt's worker groups have reported and Ray Train has not deleted."""
         kept = ray.train.get_all_reported_checkpoints(consistency_mode=CheckpointConsistencyMode.COMMITTED)
         return {PurePosixPath(item.checkpoint.path).name for item in kept}
 
@@ -202,7 +202,7 @@ class RaySession(Session):
         return restart_reason(self.coordinator)
 
     def _keep_shown(self) -> None:
-        """Republishes gauges as long as this process lives, above all the time of the last progress."""
+        """Republishes gauges, such as the time of the last progress, as long as this process lives."""
         while True:
             time.sleep(REPEAT_S)
             self.republish_gauges()

@@ -1,6 +1,6 @@
-"""The learning rate schedule of a run, whose length may be changed after it began.
+"""The learning rate schedule of a run, whose length may change after the run has begun.
 
-A run has one length, or several after `training.extend`: each continues at the end of the previous one.
+A run has one length, or several after `training.extend`, each of which continues at the end of the previous one.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,16 +15,16 @@ from transformers import TrainerCallback, TrainingArguments, get_scheduler
 from trainers.errors import ConfigError
 from trainers.training.tasks import Length
 
-# transformers' schedules that do not depend on the last step, and those that are 0 at it.
+# transformers' schedules that do not depend on the last step, and those that are 0 at the last step.
 ENDLESS = {"constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "greedy"}
 ZERO_AT_THE_END = {"linear", "cosine", "cosine_with_restarts"}
-# Maps a step to a factor of the peak learning rate.
+# Maps a step to the factor by which the peak learning rate is multiplied.
 Factor = Callable[[int], float]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The lengths of a run: the first one, and one more for each `restart` or `constant`."""
+    """The lengths of a run: the first length, and another one for each `restart` or `constant`."""
 
     lengths: Sequence[Length]
     steps_per_epoch: int
@@ -78,10 +78,10 @@ def new_scheduler(schedule: Schedule, arguments: TrainingArguments, optimizer: A
 
 
 class ApplyConfig(TrainerCallback):
-    """Applies this attempt's config where the Trainer would continue with values from the checkpoint."""
+    """Applies this attempt's config to values that the Trainer would take from the checkpoint."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Sets logging, scoring and saving intervals, and the rate of the next step, after the checkpoint is loaded."""
+        """Sets the intervals of logging, scoring and saving, and the learning rate, after the checkpoint is loaded."""
         state.compute_steps(args, state.max_steps)
         scheduler, optimizer = kwargs["lr_scheduler"], kwargs["optimizer"]
         if isinstance(scheduler, AcceleratedScheduler):

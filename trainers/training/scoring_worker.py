@@ -1,4 +1,4 @@
-"""Scores a split on every rank: after training, and by itself for `evaluate`."""
+"""Scores a split on every rank, after training or, for `evaluate`, by itself."""
 
 import tempfile
 from pathlib import Path
@@ -52,8 +52,8 @@ def score_task(task: ScoreTask, session: Session) -> None:
 def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
     """Opens a finished model, with the config's language and task if it has them. Every rank calls this.
 
-    `model` is a folder or URL of the run's storage with a model, or another source, such as a Hub id. Raises
-    ConfigError if the model cannot be opened, and StorageError if the model cannot be read.
+    `model` is the folder or URL of a model in the run's storage, or another source, such as a Hub id. Raises
+    ConfigError if the model cannot be opened, and StorageError if it cannot be read.
     """
     if not is_absolute(model):
         source = with_model(config, model)
@@ -85,7 +85,7 @@ def open_search(
 ) -> Search | None:
     """Returns the search of a config with its setting; None without a search. Every rank calls this.
 
-    Of several settings the best on `validation` is chosen, and written to evaluation/decoding.json in `folder`.
+    Of several settings, chooses the best on `validation`, and writes it to evaluation/decoding.json in `folder`.
     """
     part = config.decode
     if not part.settings:
@@ -104,7 +104,7 @@ def open_search(
         return scorer.score(options, what=f"choose among {len(settings)} settings of decode on {VALIDATION}")
 
     ranks = config.checkpoint.score_attribute.removeprefix("eval_")
-    # A metric of the recipe is computed for one hypothesis each, not for one by each setting.
+    # A metric of the recipe cannot rank settings, since it is not computed for their hypotheses.
     rate = ranking_rate(config.model.language) if ranks in config.scoring.metrics else ranks
     tuning = tune(part, rate, score)
     if session.is_main_process:
@@ -124,7 +124,7 @@ def score_split(
     search: Search | None,
     nbest: int | None = None,
 ) -> dict[str, Any]:
-    """Scores a split and writes its two files; for a bucketed model with the score at the full context."""
+    """Scores a split and writes its two files; scores a bucketed model at its full context, too."""
     clips = scored_clips(config, prepared, recognizer, split)
     limits = recognizer.limits
     cut = cut_references(config, limits, clips.labels.lengths[clips.rows])
@@ -139,7 +139,7 @@ def score_split(
     options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, search=search)
     result = scorer.score(options, what=f"score {split}")
     show_rates(result, split, session)
-    # The language determines which metric ranks; results of `evaluate` have no config next to them.
+    # The language, which determines the metric that ranks, since results of `evaluate` have no config next to them.
     totals: dict[str, Any] = {"split": split, "language": config.model.language, **result.to_json_dict()}
     if search is not None and search.chosen_on == prepared.key:
         totals["decoding"]["weights_chosen_on_this_set"] = True

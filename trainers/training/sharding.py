@@ -1,8 +1,8 @@
-"""Sharding by ZeRO and FSDP2: prepares a rank's process, and gathers full weights for scores and checkpoints.
+"""Prepares a rank's process for sharding by ZeRO or FSDP2, and gathers full weights for scores and checkpoints.
 
-Weights are created in full on every rank, as for DDP, and sharded when training begins; so the same seed gives the same
+Weights are created in full on every rank, as for DDP, and sharded when training begins. So the same seed gives the same
 weights, and a model must fit into a rank's memory once. ZeRO-3 is disabled in transformers itself
-(`unset_hf_deepspeed_config`): it would load every model sharded, and generate in lockstep on all ranks.
+(`unset_hf_deepspeed_config`), which would otherwise load every model sharded, and generate in lockstep on all ranks.
 """
 
 import fcntl
@@ -30,16 +30,16 @@ ACCELERATE_NOTES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
 
 
 class CompileLock:
-    """Replaces `torch.utils.file_baton.FileBaton`: whoever gets the lock compiles, or finds everything compiled.
+    """Replaces `torch.utils.file_baton.FileBaton`, torch's lock of a compilation.
 
-    torch's own lock is a file whose existence blocks all later processes, even if its holder was killed.
+    torch's lock is a file whose existence blocks all later processes, even if its holder was killed.
     """
 
     def __init__(self, path: str):
         self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
 
     def try_acquire(self) -> bool:
-        """Waits for the lock, so that nobody considers the incomplete output of a killed process complete."""
+        """Waits for the lock; its holder compiles, or finds everything compiled, even after a process was killed."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         return True
 
@@ -51,9 +51,9 @@ class CompileLock:
 def operators_compiled_here() -> Iterator[None]:
     """Makes DeepSpeed compile and load its operators in a folder of this node and these versions while the block runs.
 
-    In TORCH_EXTENSIONS_DIR, else in a temporary folder: home folders, torch's default, are shared by different nodes.
+    It is in TORCH_EXTENSIONS_DIR, else in a temporary folder, since nodes may share home folders, torch's default.
     """
-    # Looks for compilers at import, which only DeepSpeed needs.
+    # Imported here, since it looks for compilers at import, which only DeepSpeed needs.
     from torch.utils import cpp_extension  # noqa: PLC0415
 
     compiler: Any = cpp_extension
@@ -72,7 +72,7 @@ def operators_compiled_here() -> Iterator[None]:
 
 @contextmanager
 def sharding_process(part: StrategyPart, *, on_gpu: bool) -> Iterator[None]:
-    """Prepares the process for FSDP2 and DeepSpeed, not imported before, while the block runs. Every rank enters it."""
+    """Prepares the process for FSDP2 or DeepSpeed, which must not be imported before. Every rank enters the block."""
     if not part.is_sharded:
         yield
         return
@@ -85,15 +85,15 @@ def sharding_process(part: StrategyPart, *, on_gpu: bool) -> Iterator[None]:
         with _process_group(on_gpu=on_gpu), operators_compiled_here() if part.name == "deepspeed" else nullcontext():
             yield
     finally:
-        # accelerate leaves notes for the processes that it starts, which would make a later run of this process shard,
-        # too.
+        # accelerate sets variables for the processes that it starts, which would also make a later run of this process
+        # shard.
         for name in ACCELERATE_NOTES:
             os.environ.pop(name, None)
 
 
 @contextmanager
 def _process_group(*, on_gpu: bool) -> Iterator[None]:
-    """Yields in the ranks' process group, or in a new one of a single process, which the libraries require, too."""
+    """Makes a process group of one process while the block runs, if there is none, since the libraries require one."""
     if torch.distributed.is_initialized():
         yield
         return
@@ -110,10 +110,10 @@ def _process_group(*, on_gpu: bool) -> Iterator[None]:
 def nvme_optimizer(
     part: StrategyPart, arguments: TrainingArguments
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]] | None:
-    """Returns DeepSpeed's AdamW, whose state can be swapped to NVMe, with settings; None: the Trainer's own optimizer.
+    """Returns DeepSpeed's AdamW, whose state can be swapped to NVMe, with settings; None for the Trainer's optimizer.
 
-    With its state on the CPU the Trainer's own is used, so that the weights are equal to those without offloading;
-    DeepSpeed's adds epsilon at another place of the formula.
+    If the state is offloaded to the CPU, the Trainer's optimizer is used, so that weights are equal to those without
+    offloading; DeepSpeed's optimizer adds epsilon at another place of the formula.
     """
     if part.offload_optimizer != "nvme":
         return None
@@ -125,10 +125,10 @@ def nvme_optimizer(
 
 
 def run_every_layer(network: nn.Module) -> tuple[str, ...]:
-    """Stops a network from skipping layers at random (LayerDrop); returns descriptions of changes, for the log.
+    """Stops a network from skipping layers at random (LayerDrop), since ranks draw with different seeds.
 
-    Whisper's and Speech2Text's encoders and decoders store the probability as an attribute, wav2vec2's in their config;
-    ranks draw with different seeds.
+    Encoders and decoders of Whisper and Speech2Text have the probability as an attribute, wav2vec2 models in their
+    config. Returns descriptions of changes, for the log.
     """
     highest = 0.0
     holders: Any = [holder for module in network.modules() for holder in (module, getattr(module, "config", None))]
@@ -146,9 +146,9 @@ def run_every_layer(network: nn.Module) -> tuple[str, ...]:
 def full_weights(model: Any) -> Iterator[None]:
     """Gives every rank all weights while the block runs, so that forward passes need no other rank. All ranks enter it.
 
-    Ranks score unequal numbers of batches, halve those that do not fit their memory, and may give up early; with
-    sharded weights, the others would wait in each of these cases. So the weights are gathered once for a score. `model`
-    is the Trainer's wrapped model; with FSDP2, it must have trained a step already.
+    Ranks score unequal numbers of batches, halve batches that do not fit into memory, and may end early. With sharded
+    weights, other ranks would wait in each of these cases, so weights are gathered once for a score. `model` is the
+    Trainer's wrapped model; with FSDP2, it must already have trained a step.
     """
     if isinstance(model, FSDPModule):
         with _unsharded(model):
@@ -161,7 +161,7 @@ def full_weights(model: Any) -> Iterator[None]:
 
 
 def shards_weights(model: Any) -> bool:
-    """Returns True if no rank holds all weights of the wrapped model: with ZeRO-3 and FSDP2."""
+    """Returns True if no rank holds all weights of the wrapped model, as with ZeRO-3 and FSDP2."""
     if isinstance(model, FSDPModule):
         return True
     partitions = getattr(model, "zero_optimization_partition_weights", None)
@@ -169,7 +169,7 @@ def shards_weights(model: Any) -> bool:
 
 
 def gathered_weights(accelerator: Accelerator, model: Any) -> dict[str, Any] | None:
-    """Returns all weights on the main process, tied ones as one tensor; None if not sharded. All ranks call this."""
+    """Returns all weights on the main process, tied weights as one tensor; None if not sharded. All ranks call this."""
     if not shards_weights(model):
         return None
     weights: dict[str, Any] = accelerator.get_state_dict(model)
@@ -184,7 +184,7 @@ def gathered_weights(accelerator: Accelerator, model: Any) -> dict[str, Any] | N
 @contextmanager
 def _gathered(engine: Any) -> Iterator[None]:
     """Gathers the weights of DeepSpeed's engine, without the hooks that gather and shard again in each layer."""
-    # Imported only if a rank trains with DeepSpeed: it takes seconds, and requires `sharding_process`.
+    # Imported only if a rank trains with DeepSpeed, since it takes seconds and requires `sharding_process`.
     from deepspeed.runtime.zero import unwrap_model_for_generation  # noqa: PLC0415
 
     failed: BaseException | None = None
@@ -205,7 +205,7 @@ def _unsharded(root: FSDPModule) -> Iterator[None]:
     for module in modules:
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
-    # The Trainer registers `generate` as a forward method around others, at whose end the root would be sharded again.
+    # The Trainer registers `generate` as a forward method, at the end of which the root would be sharded again.
     as_forward = vars(root).pop("generate", None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Tasks that the driver passes to workers. Light: Ray Train's controller, which only forwards them, imports this."""
+"""Tasks that the driver passes to workers. Loads no heavy library, since Ray Train's controller imports this module."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from trainers.models.sources.model_files import SourcePin
 
 @dataclass(frozen=True)
 class Length:
-    """A length of a run as in the config: in optimizer steps or in passes over the data.
+    """A length of a run as in the config, in optimizer steps or in passes over the data.
 
     `extend` is how the learning rate continues at the end of the previous length; None for the first length.
     """
@@ -28,11 +28,11 @@ class Length:
 
     @property
     def text(self) -> str:
-        """`max_steps 100`, for messages."""
+        """The length for messages, such as `max_steps 100`."""
         return f"max_steps {self.max_steps}" if self.max_steps is not None else f"num_train_epochs {self.amount:g}"
 
     def steps(self, steps_per_epoch: int) -> int:
-        """Returns the last optimizer step."""
+        """Returns the number of the last optimizer step."""
         return self.max_steps if self.max_steps is not None else math.ceil(self.amount * steps_per_epoch)
 
 
@@ -41,8 +41,8 @@ class TrainTask:
     """Everything that the driver passes to a training worker.
 
     Attributes:
-        processor: Folder of a new model's description in the run folder. None: a pretrained model's own.
-        weights: The checkpoint with the initial weights of a run. None: the model's own.
+        processor: Folder, in the run folder, of a new model's description; None to use a pretrained model's own.
+        weights: The checkpoint with the initial weights of the run; None to use the model's own.
         managed_by_service: True if a service counts the attempts, see `staging.Staging.wait_for_earlier_groups`.
         sources: The pinned sources of the model, by field; empty for new weights.
     """
@@ -64,8 +64,8 @@ class ScoreTask:
 
     Attributes:
         model: Folder or URL of a model, or a Hub id.
-        nbest: Number of hypotheses for each utterance. None: only the best.
-        validation: Set on which the setting of a search is chosen. None: there is nothing to choose.
+        nbest: Number of hypotheses for each utterance; None for only the best.
+        validation: Set on which the setting of a search is chosen; None if there is nothing to choose.
     """
 
     config: TrainConfig

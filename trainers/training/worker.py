@@ -56,15 +56,15 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
     """Trains, scores and exports one run. Every rank calls this; `watch` is called before training.
 
     Raises:
-        DivergedError: a loss or a weight is no longer finite; earlier checkpoints are stored.
+        DivergedError: a loss or a weight is no longer finite; earlier checkpoints are kept.
         FencedError: another attempt has taken over the run.
         StoppedError: training was stopped on request, and its last checkpoint is stored.
-        RegroupError: the ranks ended on request so that others continue, from a checkpoint that is stored.
+        RegroupError: the ranks ended on request, so that another group continues from the stored checkpoint.
     """
     silence_libraries()
     session.show_from_main(LOADING)
     config = task.config
-    # Also on the nodes, which need not have the packages of the driver.
+    # Checked on the nodes, too, which may lack packages that the driver has.
     check_trackers(config)
     with _worker_context(task, session) as context:
         start = resume(context)
@@ -77,7 +77,7 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
                     raise RegroupError(f"{reason}; {stopped}")
                 again = same_command(str(config.run.name))
                 raise StoppedError(f"{stopped}; {again}, or `rayscribe resume`, continues")
-        # Frees model, gradients and optimizer of the training, whose objects refer to each other.
+        # Frees model, gradients and optimizer of the training, which are in reference cycles.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -88,7 +88,7 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
 def _train(
     context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None, watch: Callable[[Loop], None]
 ) -> str | None:
-    """Loads, plans and trains, see `loop.train`; frees its objects at the end."""
+    """Loads the model, plans and trains, see `loop.train`; keeps no references to objects of the training."""
     recognizer = load_model(context, start, weights)
     plan, clips = plan_training(context.config, context.task.sets["train"], recognizer, context.session.world_size)
     loop = build(context, start, recognizer, plan, clips)
@@ -98,7 +98,7 @@ def _train(
 
 @contextmanager
 def _worker_context(task: TrainTask, session: Session) -> Iterator[WorkerContext]:
-    """Yields a rank's context; frees the node's disk at the end, unless a later group may need staged checkpoints."""
+    """Yields a rank's context; at the end, deletes staged checkpoints unless a later group may need them."""
     staging = Staging.open(task.run_id, session, session.group)
     writer = GroupWriter.of(RunFolder.of(task.config), task.attempt, staging.group)
     if session.local_rank == 0:
@@ -131,7 +131,7 @@ def _trackers(task: TrainTask, session: Session, staging: Staging, writer: Group
 
 
 def resume(context: WorkerContext) -> ResumePoint | None:
-    """Takes over from the previous worker group, and fetches the checkpoint to continue from; None without one."""
+    """Takes over from the previous worker group, and fetches the checkpoint to resume from; None if there is none."""
     elastic = {"workers": context.session.world_size} if context.config.scaling.is_elastic else {}
     loading = "loading the model and the last checkpoint"
     context.status.update(Phase.TRAINING, detail=loading, **elastic)
@@ -180,11 +180,11 @@ def finish(context: WorkerContext) -> None:
 
 
 def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
-    """Returns totals of the test split; None without one, where only the setting of a search is chosen."""
+    """Returns the totals of the test split; without one, only chooses the setting of a search, and returns None."""
     config, sets = context.config, context.task.sets
     if "test" not in sets and not config.decode.settings:
         return None
-    # In the dtype in which `evaluate` with the same recipe opens it.
+    # Opened in the same dtype as by `evaluate` with the same recipe.
     recognizer = family_of_folder(local).open_exported(local, config.model.dtype)
     recognizer.model.to(context.device)
     search = open_search(config, sets[VALIDATION], context.session, outputs, recognizer)
@@ -220,7 +220,7 @@ def _test_line(writer: GroupWriter, test: dict[str, Any]) -> str:
 
 
 def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any]) -> None:
-    """Completes the outputs, and makes the journal name them as the run's: from then on they are read."""
+    """Completes the outputs, and makes the journal name them as the run's, so that readers use them."""
     metrics = deduplicate(accepted_metrics(writer.folder, writer.check()))
     outputs.storage.write_bytes(layout.METRICS, metrics)
     outputs.write_json(layout.RESULT, result)
@@ -246,7 +246,7 @@ def _result(task: TrainTask, best: Checkpoint, test: dict[str, Any] | None) -> d
 
 
 def export_model(folder: RunFolder, local: Path, card: str) -> None:
-    """Writes model/ of a worker group's outputs, from the best checkpoint's local files, and its model card."""
+    """Writes the folder model/ of a worker group's outputs, from a checkpoint's local files and a model card."""
     target = folder.storage.sub(MODEL)
     family_of_folder(local).export_processor(local)
     for name in sorted({str(path.relative_to(local)) for path in local.rglob("*") if path.is_file()} - NOT_EXPORTED):

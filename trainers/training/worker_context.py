@@ -19,7 +19,7 @@ from trainers.training.trackers.tracker_feed import Trackers
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """One process of a worker group, from its start to its end."""
+    """What one process of a worker group needs, from its start to its end."""
 
     task: TrainTask
     session: Session
@@ -55,7 +55,7 @@ class WorkerContext:
 
 
 class ResumePoint(NamedTuple):
-    """A checkpoint that training continues from, or whose weights it begins with."""
+    """A checkpoint from which training resumes, or with whose weights it begins, and its local folder."""
 
     checkpoint: Checkpoint
     local: Path

@@ -85,7 +85,7 @@ def test_a_line_that_contradicts_the_recipe_is_refused() -> None:
         ({"run": {"seed": 7}}, r"run\.seed is 7, .* such as --seed 7"),
         ({"scaling": {"backend": "gloo"}}, r"scaling\.backend is gloo, .* such as --ddp_backend gloo"),
         ({"script": {"hpu_mode": "lazy"}}, r"script\.hpu_mode is lazy, .* scaling\.accelerator: hpu"),
-        ({"script": {"path_prefix": {"/a/": "/b/"}}}, r"path_prefix is of manifests that placeholders fetch"),
+        ({"script": {"path_prefix": {"/a/": "/b/"}}}, r"path_prefix is only for manifests that placeholders fetch"),
     ],
 )
 def test_what_a_program_would_never_see_is_refused(parts: dict[str, Any], problem: str) -> None:

@@ -208,7 +208,7 @@ class TestPackages:
             check_trackers(wanted)
 
     def test_a_tracker_that_transformers_lacks_is_named_with_the_nearest(self) -> None:
-        with pytest.raises(ConfigError, match=r"report_to: wandbb is no tracker of transformers: did you mean wandb\?"):
+        with pytest.raises(ConfigError, match=r"wandbb is not a tracker of transformers: did you mean wandb\?"):
             check_trackers(config({"training.report_to": ["wandbb"]}))
 
     def test_all_are_those_that_are_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:

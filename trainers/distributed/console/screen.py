@@ -180,7 +180,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-UNREAD = "nobody reads the output any more: the command goes on without it"
+UNREAD = "nobody reads the output any more: the command continues without it"
 START, READING = "start", "reading the recipe"
 # Arguments of commands without a screen: help, and checks, whose findings are read by another process.
 PRINTS_ALONE = {"-h", "--help", "check", "--verb=check"}

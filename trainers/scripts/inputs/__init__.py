@@ -1,1 +1,1 @@
-"""Inputs of a script: placeholders in its arguments, files fetched from storage, data prepared once."""
+"""Inputs of a program: placeholders in its arguments, files that are fetched, data that is prepared once."""

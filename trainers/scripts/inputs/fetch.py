@@ -1,4 +1,4 @@
-"""Fetches inputs of a script from buckets and web servers, once per node; for manifests, also the recordings."""
+"""Fetches inputs of a program from buckets and web servers, once per node; for a manifest, also its recordings."""
 
 import fcntl
 import hashlib
@@ -32,27 +32,27 @@ from trainers.storage.own_folder import make_once
 from trainers.storage.web_files import download_web_file
 
 PARALLEL = 16
-# Above this number of recordings in a bucket, a listing is used: a thousand per request.
+# If a bucket has more recordings than this, it is listed instead, with a thousand entries per request.
 MOST_ASKED_FOR = 1000
 UNUSED_S = 3 * 24 * 3600.0
 _USED = ".used"
-# Folders that this process holds until it ends: a script may read its inputs for longer than UNUSED_S.
+# Folders that this process holds until it ends, since a program may read its inputs for longer than UNUSED_S.
 _held: dict[Path, IO[str]] = {}
 T = TypeVar("T")
 
 PROGRESS_S = 10.0
-# Number of items passed to the threads at once.
+# Number of items that are passed to the threads together.
 _AT_ONCE = 10_000
 
 
 def location_of(path: str, manifest: str, prefixes: Mapping[str, str]) -> str:
-    """Returns the path or URL of a recording that a manifest at a URL names.
+    """Returns the path or URL of a recording that the manifest at a URL names.
 
-    Relative paths, and those below SpeechBrain's `{data_root}`, are resolved against the manifest's folder, unless a
-    prefix is replaced; a prefix may be `{data_root}` itself.
+    Relative paths, and those below SpeechBrain's `{data_root}`, are resolved against the manifest's folder, unless one
+    of `prefixes`, such as `{data_root}` itself, is replaced.
 
     Raises:
-        ValueError: a recording cannot be read from there; names the reason.
+        ValueError: a recording cannot be read from there; the message has the reason.
     """
     location = path
     if prefix_of(path, prefixes) is None:
@@ -79,14 +79,14 @@ def place_of(url: str) -> str:
     path, _, query = url.replace("://", "/", 1).partition("?")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise ValueError("its URL has '..' in it: write where it is")
+        raise ValueError("its URL has '..' in it: write the URL without")
     if query:
         parts.insert(-1, hashlib.sha256(query.encode(errors="surrogateescape")).hexdigest()[:8])
     return "/".join(parts)
 
 
 def entries_of(urls: Collection[str], options: StorageOptions) -> dict[str, Entry]:
-    """Returns size and version of each of the recordings that exist.
+    """Returns size and version of each recording that exists, by URL.
 
     Raises:
         StorageError: a bucket or a server does not respond.
@@ -114,7 +114,7 @@ def entries_of(urls: Collection[str], options: StorageOptions) -> dict[str, Entr
 
 
 def copy(url: str, entry: Entry, local: Path, options: StorageOptions) -> None:
-    """Copies a file of a bucket or a server to `local`, whose folder must exist.
+    """Copies a file from a bucket or a server to `local`, whose folder must exist.
 
     Raises:
         FileNotFoundError: the file does not exist any more.
@@ -139,17 +139,17 @@ def _split(url: str) -> tuple[str, str]:
 
 
 class InputCache:
-    """A node's copies of inputs, by the versions of their contents; copies unused for days are removed.
+    """A node's copies of inputs, by the versions of their contents; removes copies that are unused for days.
 
-    Contains folders of inputs, and recordings, which manifests share: a folder contains them as hard links, which take
-    no space. `root` is a folder of this user, which is created.
+    Contains folders of inputs, and recordings that manifests share: the folders have hard links to the recordings,
+    which take no space. `root` is a folder of this user, which is created.
     """
 
     def __init__(self, root: Path):
         self._inputs, self._recordings = root / "inputs", root / "recordings"
 
     def folder(self, *key: str) -> Path:
-        """Returns the folder of a key, which is created if it is new; it is kept as long as this process lives."""
+        """Returns the folder of a key, created if new; the folder is kept as long as this process lives."""
         folder = self._inputs / _name(*key)
         if folder in _held:
             return folder
@@ -169,7 +169,7 @@ class InputCache:
             # Another process was removing the folder as unused.
 
     def link_recording(self, link: Path, key: tuple[str, ...], fetch: Callable[[Path], None]) -> None:
-        """Links a recording to `link`; if the node does not have its key, `fetch` writes it to the given file."""
+        """Links a recording to `link`; if the node does not have its key, calls `fetch` to write it to a file."""
         name = _name(*key)
         kept = self._recordings / name[:2] / name
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +211,7 @@ class InputFetcher:
     """Returns the local file or folder of a URL; processes of a node share one copy of each version.
 
     In a manifest (CSV, TSV, JSON, JSON lines), recordings are replaced by local copies; a folder is copied unchanged.
-    `cache` is a folder of this user on the node, and `path_prefix` has replacements of beginnings of recordings' paths.
+    `cache` is a folder of this user on the node, and `path_prefix` replaces prefixes of recordings' paths.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class InputFetcher:
         """Returns the local path of an input.
 
         Raises:
-            DataError: there is no such file or folder, or recordings of a manifest are missing; names row and URL.
+            DataError: there is no such file or folder, or recordings of a manifest are missing.
             StorageError: the input cannot be fetched.
         """
         entry = self._entry(url)
@@ -240,7 +240,7 @@ class InputFetcher:
             return self._with_recordings(url, manifest, file) if manifest.references else file
 
     def _entry(self, url: str) -> Entry | None:
-        """Returns the entry of a file; None if the URL must be that of a folder."""
+        """Returns the entry of a file; None if the URL must be a folder. Raises DataError for a missing web file."""
         if is_url(url) and url.endswith("/"):
             return None
         try:
@@ -268,7 +268,7 @@ class InputFetcher:
         versions = [f"{clean_key(entry.key)} {_version(entry)}" for entry in entries]
 
         def make(part: Path) -> None:
-            # Files exist only when they are complete, including those that a killed process has left.
+            # A file exists only if it is complete, so files of a killed process need not be downloaded again.
             left = [entry.key for entry in entries if not (part / entry.key).exists()]
             self._each(lambda key: storage.download_file(key, part / key), left, f"fetching {url}", "files")
 
@@ -308,7 +308,7 @@ class InputFetcher:
         return make_once(folder / file.name, make)
 
     def _locations(self, url: str, manifest: NamedPaths) -> dict[str, str]:
-        """Returns the location of each recording, by its path in the manifest."""
+        """Returns the location of each recording by its path in the manifest; raises DataError if one is invalid."""
         found: dict[str, str] = {}
         for reference in manifest.references:
             if reference.path in found:
@@ -324,7 +324,7 @@ class InputFetcher:
         return found
 
     def _each(self, action: Callable[[T], None], items: Sequence[T], what: str, unit: str) -> None:
-        """Applies an action to each item, several at a time, with progress; after a failure no further one begins."""
+        """Applies an action to each item, several at a time, and shows progress; a failure ends it after `_AT_ONCE`."""
         counter = ProgressCounter(what, total=len(items), unit=unit, show=as_lines(self._say), every_s=PROGRESS_S)
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="inputs") as pool:
             for start in range(0, len(items), _AT_ONCE):
@@ -334,5 +334,5 @@ class InputFetcher:
 
 
 def _version(entry: Entry) -> str:
-    """Returns the version of a file's content; without any mark of it, each process has its own copy."""
+    """Returns the version of a file's content; a unique one if unknown, so that each process makes its own copy."""
     return f"{entry.size_bytes} {entry.etag or entry.modified_s or uuid4().hex}"

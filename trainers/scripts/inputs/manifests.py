@@ -12,7 +12,7 @@ from trainers.data.sources.manifest_fields import AUDIO_COLUMNS, AUDIO_ENDINGS
 
 TABLES = (".csv", ".tsv")
 SUFFIXES = (*TABLES, ".json", ".jsonl")
-# Delimiters of .csv files; the first one whose header names recordings is used.
+# Delimiters of .csv files; the first with which the header names recordings is used.
 _DELIMITERS = (",", ";", "\t", "|")
 _BOM = "\ufeff"
 _ENCODINGS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -24,9 +24,9 @@ _SPACE, _STRING = re.compile(r"[\ufeff \t\r\n]*"), re.compile(r'"(?:[^"\\]|\\.)*
 
 
 class Reference(NamedTuple):
-    """A place where a manifest names a recording: its row for messages, its column or key, and its value in the text.
+    """A reference to a recording in a manifest: row (for messages), column or key, and position of the value.
 
-    The value is from `start` to before `end`, with its quotes.
+    The value with its quotes is from `start` to before `end` in the text.
     """
 
     place: str
@@ -38,7 +38,7 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True)
 class NamedPaths:
-    """A manifest, and the places where it names recordings, in the order of its text."""
+    """A manifest, and its references to recordings in the order of its text."""
 
     text: str
     encoding: str
@@ -62,10 +62,10 @@ class NamedPaths:
 
 
 def read_paths(name: str, content: bytes) -> NamedPaths:
-    """Finds the recordings in a CSV, TSV, JSON or JSON lines file; none in a file that is not a manifest.
+    """Finds the recordings in a CSV, TSV, JSON or JSON lines file; finds none in a file that is not a manifest.
 
-    These are the values of columns and keys with a name in AUDIO_COLUMNS, or that ends with `_wav`, if some value has
-    the suffix of recordings. JSON may be lines, a list of rows, SpeechBrain's object of utterances, or Lhotse's cuts.
+    Recordings are the values of columns and keys whose name is in AUDIO_COLUMNS or ends with `_wav`, if some value has
+    a recording's extension. JSON may be lines, a list of rows, SpeechBrain's object of utterances, or Lhotse's cuts.
     The file's extension determines its format; its encoding is UTF-16 with a BOM, or compatible with ASCII.
     """
     encoding = next((each for mark, each in _ENCODINGS.items() if content.startswith(mark)), "utf-8")
@@ -79,7 +79,7 @@ def read_paths(name: str, content: bytes) -> NamedPaths:
 
 
 def _ends_as_recording(path: str) -> bool:
-    # A text after ? is part of a file's name, but in a URL the query.
+    # A text after `?` is part of a file's name, but the query of a URL.
     return any(text.lower().endswith(_ENDINGS) for text in (path, path.partition("?")[0]))
 
 
@@ -89,7 +89,7 @@ def _names_recordings(column: str) -> bool:
 
 
 class _Field(NamedTuple):
-    """A field of a table: its position, without surrounding spaces, and its value."""
+    """A field of a table: its position without surrounding spaces, and its value without quotes."""
 
     start: int
     end: int
@@ -114,7 +114,7 @@ def _in_table(text: str, delimiter: str | None) -> Iterator[Reference]:
 
 def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[_Field]]]:
     """Yields the rows of a table that are not empty, each with the number of its first line."""
-    # TSV has no quotes: a transcript may begin with one.
+    # TSV has no quoted fields, since a transcript may begin with a quote.
     quoted = rf' *"[^"]*(?:""[^"]*)*" *(?=[{re.escape(delimiter)}\r\n]|\Z)|' if delimiter != "\t" else ""
     pattern = re.compile(rf"({quoted}[^{re.escape(delimiter)}\r\n]*)({re.escape(delimiter)}|\r\n|\r|\n|\Z)")
     fields: list[_Field] = []
@@ -140,7 +140,7 @@ def _field(raw: str, position: int) -> _Field:
 
 
 class _Members(list[tuple[str, Any]]):
-    """The members of a JSON object in the order of the text, of which two may have the same key."""
+    """The members of a JSON object in the order of the text; two may have the same key."""
 
 
 _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_Members)

@@ -1,4 +1,4 @@
-"""Placeholders in the arguments and variables of a script: checked at submission, resolved on the node.
+"""Placeholders in the arguments and variables of a program, which are checked at submission, resolved on the node.
 
 {run_folder} {attempt} {data}                        the run's folder, the attempt's number, the prepared data
 {s3:bucket/key} {gs:…} {az:…} {https:…} {http:…}     a file to fetch or, with a slash at its end, a folder
@@ -17,7 +17,7 @@ from trainers.storage.base import clean_prefix
 
 RUN_FOLDER, ATTEMPT, DATA = "run_folder", "attempt", "data"
 _SCHEMES = ("s3", "gs", "az", "https", "http")
-# Schemes of other storages, which are not plausible as names of values.
+# Schemes of other storages; these are hardly ever names of values in other text in braces.
 _OTHER_SCHEMES = (
     *("abfs", "abfss", "adl", "azure", "cos", "ftp", "gcs", "hdfs", "hf", "obs", "oss", "s3a", "s3n", "sftp"),
 )
@@ -50,14 +50,14 @@ class _Placeholder:
 
     @property
     def problem(self) -> str | None:
-        """Problem and fix of an input, or None."""
+        """A message with the problem of an input and its fix; None if it has none, or is not an input."""
         if not self.rest:
             return None
         shown = f"{{{self.name}:{without_password(self.rest)}}}"
         if self.name not in _SCHEMES:
             return (
-                f"{shown}: {self.name} is no storage that inputs are fetched from: write {{s3:bucket/key}}, {{gs:…}}, "
-                f"{{az:…}} or {{https:…}}, or double the braces where the text itself is meant"
+                f"{shown}: inputs are not fetched from {self.name}: write {{s3:bucket/key}}, {{gs:…}}, {{az:…}} or "
+                f"{{https:…}}, or double the braces if the text itself is meant"
             )
         host, slash, key = self.rest.removeprefix("//").partition("/")
         if not host or not slash:
@@ -83,16 +83,16 @@ def problems_of(words: Sequence[str], *, prepares: bool = True, has_prefixes: bo
     found = [(number, each) for number, each in meant if each is not None]
     problems = [f"{_argument(words, number)}: {each.problem}" for number, each in found if each.problem is not None]
     if not prepares and any(each == _Placeholder(DATA) for _, each in found):
-        problems.append("{data} is what script.prepare writes, and there is none: set script.prepare to its command")
+        problems.append("{data} is what script.prepare writes, which is not set: set script.prepare to its command")
     if has_prefixes and not any(each.rest for _, each in found):
-        problems.append("path_prefix is of manifests that placeholders fetch, and there are none: leave it out")
+        problems.append("path_prefix is only for manifests that placeholders fetch, and there are none: leave it out")
     return problems
 
 
 def resolve(
     words: Sequence[str], env: Mapping[str, str], known: Known, fetch: Callable[[str], Path]
 ) -> tuple[list[str], dict[str, str]]:
-    """Resolves the arguments and variables of a script on this node; `fetch`, of a URL, is called once for each input.
+    """Resolves the arguments and variables of a program on this node; calls `fetch` once with each input's URL.
 
     Raises:
         ConfigError: a placeholder has no value, or cannot be resolved.
@@ -124,7 +124,7 @@ def resolve(
 
 
 def _meaning(body: str) -> _Placeholder | None:
-    """Returns the placeholder with this text between its braces; None if it is other text."""
+    """Returns the placeholder with this text between its braces; None if the text is not a placeholder."""
     if body in (RUN_FOLDER, ATTEMPT, DATA):
         return _Placeholder(body)
     found = _INPUT.fullmatch(body)

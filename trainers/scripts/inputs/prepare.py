@@ -1,4 +1,4 @@
-"""Runs `script.prepare`: a command that runs once per run, on the main process's node, and whose output all nodes get.
+"""Runs `script.prepare`, a command that runs once per run, on the main process's node; all nodes get its output.
 
 data/<key>/files-<id>/…      the files that it wrote
 data/<key>/MANIFEST.json     sizes and SHA-256 of these files; created once, when all of them are stored
@@ -29,10 +29,10 @@ from trainers.storage.own_folder import locked
 
 DATA, MANIFEST = "data", "MANIFEST.json"
 POLL_S = 0.5
-# Polls of the board between two polls of the storage, in case the board has lost the result.
+# Number of polls of the board for each poll of the storage, in case the board has lost the result.
 _POLLS_OF_BOARD = 20
 _READY = "ready"
-# Larger files outside of a package are compared by size and time instead of content.
+# Files outside of a package that are larger are compared by size and time instead of content.
 _HASHED_BYTES = 16 << 20
 
 
@@ -46,14 +46,14 @@ def prepare_data(
     board: Board,
     say: Callable[[str], None],
 ) -> None:
-    """Fills the folder `into` of this node by a command that is run here, or from the run folder.
+    """Fills the folder `into` of this node, by running a command here or from the run folder.
 
-    The main process runs the command, unless an earlier attempt has; the others wait. In text files, the path `into` of
-    the main process's node is replaced by that of this node. For `key` see `key_of`; `run` runs the command, which
+    The main process runs the command, unless an earlier attempt has; other processes wait. In text files, the main
+    process's path of `into` is replaced by this node's path. For `key` see `key_of`; `run` runs the command, which
     writes into an empty folder.
 
     Raises:
-        ScriptError: the command failed; raised by `run`, and by the processes that wait.
+        ScriptError: the command failed; also raised in processes that wait.
         DamagedError: the stored data is damaged.
         StorageError: the data cannot be stored or fetched.
     """
@@ -81,16 +81,16 @@ def prepare_data(
 
 
 def key_of(script: ScriptPart, package: str) -> str:
-    """Returns a hash of what the command's output depends on in a recipe, and of the id of the files next to it."""
+    """Returns a hash of the recipe's fields and the package on which the output of `script.prepare` depends."""
     fields = script.model_dump(mode="json", include={"prepare", "python", "working_dir", "env", "path_prefix"})
     return hashlib.sha256(json.dumps([package, fields], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hash_of_files(script: ScriptPart, folder: Path) -> str:
-    """Returns a hash of a program's files in a folder that its preparation may depend on.
+    """Returns a hash of the files in a program's folder on which its preparation may depend.
 
-    These are all files that the command names, and all Python files below its working directory, except the program's
-    output and installed packages. Large files are compared by size and modification time.
+    These are all files that `script.prepare` names, and all Python files below its working directory, except those in
+    the program's output and installed packages. Of large files, only size and modification time are hashed.
     """
     work = folder / (script.working_dir or ".")
     output = work / script.sync_dir if script.sync_dir is not None else output_folder_of(script.command, work)
@@ -114,7 +114,7 @@ def _python_files(work: Path, output: Path | None) -> Iterator[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    # Not every argument can be a path.
+    # An argument may be too long for a path.
     try:
         return path.is_file()
     except OSError:
@@ -138,7 +138,7 @@ def _await_main(storage: Storage, board: Board, topic: str) -> None:
 
 
 def _store(storage: Storage, into: Path, say: Callable[[str], None]) -> bool:
-    """Stores the prepared files; returns False if another attempt was first, whose data all nodes use."""
+    """Stores the prepared files; returns False if another attempt was first, whose data all nodes use then."""
     below = f"files-{uuid4().hex[:8]}"
     paths = sorted(into.rglob("*"))
     for path in paths:
@@ -154,7 +154,7 @@ def _store(storage: Storage, into: Path, say: Callable[[str], None]) -> bool:
     in_parallel(store, (path for path in paths if path.is_file()))
     manifest = {"folder": str(into), "below": below, "files": dict(sorted(files.items()))}
     is_first = storage.create_exclusive(MANIFEST, json.dumps(manifest, indent=1).encode())
-    # Files of processes that were killed or too late.
+    # Deletes files of processes that were killed or too late.
     kept = below if is_first else _read_manifest(storage)["below"]
     for other in storage.list_folders():
         if other != kept:
@@ -173,7 +173,7 @@ def _read_manifest(storage: Storage) -> dict[str, Any]:
 
 
 def _fetch(storage: Storage, into: Path, say: Callable[[str], None]) -> None:
-    """Copies the stored files here and verifies each; existing equal files are kept."""
+    """Copies the stored files here and verifies each; keeps existing files that are equal."""
     manifest = _read_manifest(storage)
     source, files = storage.sub(manifest["below"]), manifest["files"]
     into.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Command lines of other launchers, such as torchrun: what each means for the program and its workers."""
+"""Reads command lines of other launchers, such as torchrun, as settings of the program and its workers."""

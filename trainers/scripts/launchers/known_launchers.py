@@ -1,11 +1,11 @@
-"""The launchers whose lines are understood, as data: to add one, write a `Launcher`, and its name into LAUNCHERS.
+"""The launchers whose lines are understood, as data. To add one, write a `Launcher`, and add it to LAUNCHERS.
 
 Sources: torch 2.13, distributed/run.py and launch.py; accelerate 1.15, commands/launch.py and utils/launch.py;
 DeepSpeed 0.19, launcher/runner.py and launch.py; optimum-habana, examples/gaudi_spawn.py; the manual pages of Open MPI
 4.1, MPICH 4 (also Intel MPI) and Slurm 24.05; docs.python.org/3/using/cmdline.html.
 
-No file is read, such as accelerate's ~/.cache/huggingface/accelerate/default_config.yaml: a line means the same
-everywhere.
+No files are read, such as accelerate's ~/.cache/huggingface/accelerate/default_config.yaml, so that a line means the
+same everywhere.
 """
 
 import re
@@ -29,17 +29,17 @@ from trainers.scripts.launchers.launcher import (
     with_underscores,
 )
 
-# Why options are without effect here.
+# Reasons why options have no effect here.
 BY_RAY = "Ray Train starts all workers by one line, on the nodes of its cluster, and connects and watches them"
 CPUS = "the operating system places the workers of a node on its CPUs"
 LOGS = "the output of each worker is in the logs of the run"
 DEVICES = "Ray decides which device each worker gets"
 _ALLOCATED = "the nodes are the Ray cluster's; cluster_configs/slurm.sbatch starts one on Slurm"
-# Why options are refused.
+# Reasons why options are refused.
 _IN_PACKAGE = "the workers start in the package of the run: leave it out"
-_BY_VARIABLE = "set what it stands for in front of the line, as {}, and leave it out"
+_BY_VARIABLE = "set its variable in front of the line, as {}, and leave the option out"
 
-# Words for the number of torchrun's workers on a node, and the device that they count.
+# Words for the number of torchrun's workers on a node, and the device that each counts.
 COUNTED: Mapping[str, Device | None] = {"gpu": "gpu", "cpu": "cpu", "auto": None}
 # DeepSpeed's names of devices, in its own variable.
 DEVICE_VARIABLE = "DS_ACCELERATOR"
@@ -59,7 +59,7 @@ IMPLEMENTATION = {
 
 
 def visible_devices(assignments: Mapping[str, str]) -> int | None:
-    """Returns the number of devices in the first variable of VISIBLE; None if it lists all, or there is none."""
+    """Returns the number of devices in the first variable of VISIBLE; None if it lists all, or is not set."""
     for value in (value for name, value in assignments.items() if name in VISIBLE):
         devices = [device.strip() for device in value.split(",") if device.strip()]
         return None if devices == ["all"] else len([device for device in devices if device != "-1"])
@@ -67,7 +67,7 @@ def visible_devices(assignments: Mapping[str, str]) -> int | None:
 
 
 def _on_nodes(given: Given, nodes: str, separator: str, per_node: int | None) -> Workers | None:
-    """Returns the workers on a number of nodes, or on at least and at most as many: `2`, `1:4`."""
+    """Returns the workers on a number of nodes, such as `2`, or on a least and a most number, such as `1:4`."""
     text = given.get(nodes, "1")
     match = re.fullmatch(rf"(\d+)(?:{separator}(\d+))?", text)
     low, high = (int(match[1]), int(match[2] or match[1])) if match is not None else (0, 0)
@@ -86,7 +86,7 @@ def _torchrun(given: Given, assignments: Mapping[str, str]) -> Reading:
             raise ValueError(f"{name}={value}: write it as the option --{name.removeprefix('PET_').lower()}")
     counted = given.get("--nproc_per_node", "1")
     if counted in COUNTED:
-        # Each machine would count its own.
+        # torchrun on each machine would count the machine's own devices.
         per_node = None if counted == "cpu" else visible_devices(assignments)
     else:
         per_node = count_of(given, "--nproc_per_node", also=f", or one of {', '.join(COUNTED)}") or 1
@@ -119,7 +119,7 @@ def _accelerate(given: Given, assignments: Mapping[str, str]) -> Reading:
     count = count or (1 if is_cpu else devices)
     if count and count % nodes:
         raise ValueError(
-            f"--num_processes {count}: they are those of all machines: give a multiple of --num_machines {nodes}"
+            f"--num_processes {count}: it is the number on all machines: give a multiple of --num_machines {nodes}"
         )
     workers = _in_total(count, count // nodes if count and nodes > 1 else None)
     return Reading(
@@ -138,7 +138,7 @@ def _dynamo(given: Given) -> dict[str, str]:
 def _deepspeed(given: Given, assignments: Mapping[str, str]) -> Reading:
     device = DEEPSPEED_DEVICES.get(assignments.get(DEVICE_VARIABLE, "cuda"))
     if include := given.get("--include"):
-        # `worker-0:0,1@worker-1`: a host may not list its devices.
+        # In `worker-0:0,1@worker-1`, a host may not list its devices.
         slots = [host.partition(":")[2] for host in include.split("@")]
         count = sum(len(each.split(",")) for each in slots) if all(slots) else None
         return Reading(workers=_in_total(count), device=device)
@@ -149,7 +149,7 @@ def _deepspeed(given: Given, assignments: Mapping[str, str]) -> Reading:
 
 
 def _gaudi_spawn(given: Given, assignments: Mapping[str, str]) -> Reading:
-    # With a file of hosts, the number is that of each.
+    # With a file of hosts, the number is per host, and how many hosts there are is not known.
     count = None if "--hostfile" in given else count_of(given, "--world_size") or 1
     return Reading(workers=_in_total(count), device="hpu")
 
@@ -158,7 +158,7 @@ def _mpirun(given: Given, assignments: Mapping[str, str]) -> Reading:
     passed = [text.partition("=") for text in given.get("-x", ())]
     count, per_node = count_of(given, "--np"), count_of(given, "--npernode")
     if count is None and (hosts := given.get("--host")):
-        # `a:4,b`: one process on a host without a number.
+        # In `a:4,b`, a host without a number has one process.
         slots = [per_node or int(host.partition(":")[2] or 1) for host in hosts.split(",")]
         count = sum(slots)
     return Reading(
@@ -176,10 +176,10 @@ def _srun(given: Given, assignments: Mapping[str, str]) -> Reading:
     per_node, count = count_of(given, "--ntasks-per-node"), count_of(given, "--ntasks")
     # Without a number, Slurm starts one task on each node.
     on_nodes = _on_nodes(given, "--nodes", "-", per_node or 1)
-    # `8`, `gpu:8`, `gpu:a100:8` or `gpu`; other resources are no devices.
+    # Values are such as `8`, `gpu:8`, `gpu:a100:8` or `gpu`; other resources are not devices.
     resources = [given.get(name, "0") for name in ("--gpus-per-node", "--gpus-per-task", "--gpus")]
     resources += [text for text in given.get("--gres", "").split(",") if text.startswith("gpu")]
-    # `ALL,NAME=value`: workers do not have variables that an export omits anyway.
+    # Of `ALL,NAME=value`, only assignments count, since workers never have the variables that an export would omit.
     exported = [part.partition("=") for part in given.get("--export", "").split(",")]
     return Reading(
         workers=_in_total(count, per_node) or on_nodes,
@@ -303,10 +303,10 @@ ACCELERATE = Launcher(
             "offload_optimizer_nvme_path= offload_param_nvme_path=",
             prefix="--",
         ),
-        *noted("training is on no TPU", "--no_tpu_cluster"),
+        *noted("training does not use TPUs anyway", "--no_tpu_cluster"),
         *refused(
-            "the file is not read, as it is another machine's: write what it says as options, e.g. --num_processes 8 "
-            "--mixed_precision bf16, and --use_deepspeed or --use_fsdp with theirs",
+            "the file is not read, since it belongs to a machine: write its settings as options, e.g. --num_processes "
+            "8 --mixed_precision bf16, or --use_deepspeed or --use_fsdp with their options",
             "--config_file=",
         ),
         *refused(
@@ -314,7 +314,7 @@ ACCELERATE = Launcher(
             "--vm= --env= --main_training_function= --tpu --tpu_cluster --tpu_use_sudo --downcast_bf16",
         ),
         *refused(
-            "SageMaker is not used, and no key belongs into a line: leave it out",
+            "SageMaker is not used, and a line must not contain keys: leave it out",
             "--aws_access_key_id= --aws_secret_access_key=",
         ),
         *refused(_BY_VARIABLE.format("ACCELERATE_{}=true"), "use_megatron_lm use_parallelism_config", prefix="--"),
@@ -432,7 +432,7 @@ SRUN = Launcher(
         *noted("torch.distributed connects the workers", "--mpi= --network="),
         *noted(LOGS, "-o/--output= -e/--error= -i/--input= -l/--label -u/--unbuffered -v/--verbose -Q/--quiet"),
         *noted(BY_RAY, "--signal= -W/--wait= -T/--threads= --no-kill/-k --disable-status/-X"),
-        # Its value is optional, and Slurm accepts it only after `=`, so each spelling is a name of its own.
+        # Its value is optional, and Slurm accepts a value only after `=`, so each spelling is a separate name.
         Option(
             ("--kill-on-bad-exit", "-K", "-K0", "-K1", "--kill-on-bad-exit=0", "--kill-on-bad-exit=1"),
             "noted",
@@ -452,7 +452,7 @@ SRUN = Launcher(
     starts_commands=True,
     note="srun: RANK, WORLD_SIZE, LOCAL_RANK and others of torchrun's are set, none of Slurm's",
 )
-# Python starts one process; its options are variables of the same meaning.
+# Python starts one process; its options become variables with the same meaning.
 PYTHON = Launcher(
     PLAIN,
     (

@@ -1,7 +1,7 @@
-"""A launcher as data: how its lines begin, and what each of its options becomes here; its parser, and what it returns.
+"""A launcher as data (how its lines begin, and what each of its options becomes here), and a parser of its lines.
 
-argparse reads the options, as in most launchers, up to the program; the words after the program are not parsed. So the
-parser takes longer and longer beginnings of the line until they contain a program.
+argparse reads the options up to the program, as in most launchers; the words after the program are not parsed. So the
+parser tries longer and longer beginnings of the line until one contains a program.
 """
 
 import argparse
@@ -20,7 +20,7 @@ ProgramKind = Literal["script", "module", "executable"]
 # The launcher of a line without one.
 PLAIN = "python"
 Outcome = Literal["ours", "variable", "noted", "refused"]
-# Values of the options in a line by `Option.name`, without options that are not given: True for a switch.
+# Values of the options that a line has, by `Option.name`; True for a switch.
 Given = Mapping[str, Any]
 PROGRAM = "program"
 # Arguments of argparse by `Option.values`.
@@ -57,7 +57,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Workers:
-    """The number of workers in a line: the least and most in total, which differ if it is elastic, and on one node."""
+    """The number of workers in a line: in total at least and at most, which differ if elastic, and on each node."""
 
     min: int
     max: int
@@ -71,8 +71,8 @@ class Reading:
     Attributes:
         assignments: Environment variables that the line sets for the program, in front or by `-x`.
         variables: Environment variables that the launcher would set for the program, by its options.
-        workers: None: not in the line, as with one worker for each device of a machine.
-        device: The device of workers. None: not in the line.
+        workers: Number of workers; None if not in the line, as with one worker for each device of a machine.
+        device: The device of workers; None if not in the line.
         notes: Parts of the line without effect here, each with the reason.
     """
 
@@ -88,12 +88,12 @@ class LaunchLine(Reading):
     """A parsed line.
 
     Attributes:
-        launcher: Name of the launcher: torchrun, deepspeed, …; PLAIN: the program is started without one.
+        launcher: Name of the launcher (torchrun, deepspeed, …); PLAIN if the program is started without a launcher.
         program: The program of each worker.
-        max_retries: How often failed workers are restarted, if in the line.
+        max_retries: How often failed workers are restarted; None if not in the line.
         local_rank_option: Option that the launcher gives the program in front of its arguments, with `=` and the local
-            rank. None: the program reads LOCAL_RANK.
-        interpreter: The Python in the line. None: there is none.
+            rank; None if the program reads LOCAL_RANK.
+        interpreter: The Python in the line; None if the line has none.
     """
 
     launcher: str
@@ -114,11 +114,11 @@ class Option:
 
     Attributes:
         names: All of its names; see `Launcher.spelled` for other spellings.
-        outcome: "ours": the launcher's `read` uses it. "variable": in the program's environment. "noted": without
-            effect here, and harmless, though `read` may use its value. "refused": the line cannot be followed here.
+        outcome: "ours" if the launcher's `read` uses it; "variable" if it sets a variable of the program; "noted" if it
+            has no effect here (though `read` may use its value); "refused" if the line cannot be run here.
         text: For a variable, its name; for a noted or refused option, why, and what to write instead.
-        values: "": none. "=": one, of which the last counts. "=*": one, and all are kept. "=2*": pairs, all of which
-            are kept. "=...": the program and its arguments.
+        values: "" for a switch; "=" for a value, of which the last counts; "=*" for values that are all kept; "=2*" for
+            pairs that are all kept; "=..." for the program and its arguments.
         setting: Value of the variable without the option or, for a switch, with it.
         under: Name of the switch without which the launcher ignores the option.
     """
@@ -136,7 +136,7 @@ class Option:
         return next((name for name in self.names if name.startswith("--")), self.names[0])
 
     def variable(self, given: Given) -> str | None:
-        """Returns the value of its variable; None if the launcher does not set it."""
+        """Returns the value of its variable; None if the launcher does not set the variable."""
         if self.under is not None and self.under not in given:
             return None
         if not self.values:
@@ -161,7 +161,7 @@ def refused(why: str, names: str, prefix: str = "") -> tuple[Option, ...]:
 
 
 def variables(rows: str, under: str | None = None) -> tuple[Option, ...]:
-    """Returns options that are variables of the program: a line each, with the variable and perhaps its `setting`."""
+    """Returns options that set variables of the program; a row has an option, its variable, and maybe a `setting`."""
     found = []
     for row in rows.strip().splitlines():
         names, variable, *setting = row.split()
@@ -180,7 +180,7 @@ def _each(outcome: Outcome, text: str, names: str, prefix: str = "") -> tuple[Op
 
 
 def count_of(given: Given, name: str, least: int = 1, also: str = "") -> int | None:
-    """Returns the number of an option; None without the option. Raises ValueError for another text."""
+    """Returns the number of an option; None without the option. Raises ValueError if its text is not a number."""
     text = given.get(name)
     if text is None:
         return None
@@ -205,15 +205,15 @@ class Launcher:
 
     Attributes:
         name: Name in messages, and in LaunchLine.launcher.
-        read: Returns the meaning of its options, by the variables in front of the line. Raises ValueError if they
+        read: Returns the meaning of its options, given the variables in front of the line. Raises ValueError if options
             contradict each other.
-        begins: First words of its line, after those of Python: `accelerate launch`, `-m torch.distributed.run`.
+        begins: Possible first words of its line, without `python`: `accelerate launch`, `-m torch.distributed.run`.
         spelled: Returns the documented spelling of an option's name.
         abbreviates: True if an unambiguous prefix of a long name is accepted.
         exclusive: Options of which a line may have only one.
         starts_commands: True if it starts any command, such as another launcher.
-        local_rank: The option that it gives the program, and the switch that turns this off.
-        note: Note on each of its lines.
+        local_rank: The option by which it gives the program its local rank, and the switch that turns this off.
+        note: Note that applies to each of its lines.
     """
 
     name: str
@@ -248,11 +248,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_options(launcher: Launcher, words: Sequence[str]) -> OptionsRead:
-    """Reads the options of a launcher's line, without the launcher's own words.
+    """Reads the options of a launcher's line; `words` are without the launcher's own words.
 
     Raises:
-        ConfigError: lists every unknown or refused option, or options that exclude each other, or says that there is no
-            program.
+        ConfigError: options are unknown, refused or exclude each other, all of which the message lists; or the line has
+            no program.
     """
     given, unknown, rest = _up_to_program(launcher, words)
     options = [option for option in launcher.options if option.name in given]
@@ -280,7 +280,7 @@ def read_options(launcher: Launcher, words: Sequence[str]) -> OptionsRead:
 
 
 def _up_to_program(launcher: Launcher, words: Sequence[str]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:
-    """Returns the values of the launcher's options, the unknown options, and the words from the program on."""
+    """Returns the values of the launcher's options, its unknown options, and the words from the program on."""
     parser, spelled = _parser(launcher), [launcher.spelled(word) for word in words]
     endings = {option.name for option in launcher.options if option.values == "=..."}
     problem = "it names no program"
@@ -320,7 +320,7 @@ def _shown(launcher: Launcher, option: Option, given: Given) -> str:
     value = given[option.name]
     if value is True or name_looks_secret(option.name):
         return f"{launcher.name} {option.name}"
-    # Of a repeated option, the last one.
+    # A repeated option is shown with its last value.
     last = value[-1] if isinstance(value, list) and "*" in option.values else value
     return f"{launcher.name} {option.name} {' '.join(last) if isinstance(last, list) else last}"
 
@@ -330,5 +330,5 @@ def _unknown(launcher: Launcher, word: str) -> str:
     name = word.partition("=")[0]
     long = [each for option in launcher.options for each in option.names if each[:2].count("-") == name[:2].count("-")]
     near = difflib.get_close_matches(name, long, n=1)
-    hint = f"did you mean {near[0]}?" if near else "options of the script stand after it"
+    hint = f"did you mean {near[0]}?" if near else "options of the script follow it"
     return f"{launcher.name} {name}: there is no such option; {hint}"

@@ -1,4 +1,4 @@
-"""Parses the words of a line that starts training into a LaunchLine. Pure: reads no files and no variables."""
+"""Parses the words of a line that starts training into a LaunchLine. Pure, without files and environment variables."""
 
 import difflib
 import re
@@ -25,12 +25,12 @@ from trainers.scripts.launchers.launcher import (
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # Commands that start processes themselves, and would do so in each worker.
 OTHER_LAUNCHERS = ("aprun", "colossalai", "composer", "horovodrun", "jsrun", "sbatch")
-# Commands that start another command, and are not launchers: they would start a launcher in each worker.
+# Commands that start another command but are not launchers; they would start a launcher in each worker.
 WRAPPERS = (
     *("uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "conda", "mamba", "micromamba", "pixi", "nohup", "time", "nice"),
     *("ionice", "sudo", "numactl", "taskset", "stdbuf", "xvfb-run", "timeout", "exec", "command"),
 )
-# Similarity of a program's name to a launcher's above which a typo is assumed.
+# Similarity between the names of a program and a launcher above which a typo is assumed.
 NEAR = 0.7
 # Variables of a worker's rank, as torch.distributed reads them.
 PLACES = (
@@ -39,11 +39,11 @@ PLACES = (
 
 
 def parse_line(words: Sequence[str]) -> LaunchLine:
-    """Parses a line that starts training, given as the words that a shell makes of it.
+    """Parses a line that starts training, as words into which a shell splits it.
 
     Raises:
-        ConfigError: the line has no program, or an option that is unknown or cannot be followed here; the message
-            explains each, and what to write instead.
+        ConfigError: the line has no program, or an option that is unknown or not possible here; the message explains
+            each, and what to write instead.
     """
     assignments, command = _assignments(words)
     line = _line_of(command, assignments)
@@ -60,7 +60,7 @@ def parse_line(words: Sequence[str]) -> LaunchLine:
 
 
 def _assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the assignments at the beginning of a line, also after `env`, and the rest."""
+    """Returns the assignments at the beginning of a line, also those after `env`, and the rest of the line."""
     rest, found = list(words), {}
     while rest and (rest[0] == "env" or ASSIGNMENT.fullmatch(rest[0])):
         if match := ASSIGNMENT.fullmatch(rest.pop(0)):
@@ -82,7 +82,7 @@ def _line_of(command: Sequence[str], assignments: Mapping[str, str]) -> LaunchLi
 
 
 def _launcher_of(words: Sequence[str]) -> tuple[Launcher | None, Sequence[str]]:
-    """Returns the launcher that begins these words, and the rest; a version in its name is ignored."""
+    """Returns the launcher with which these words begin, and the rest; ignores a version in the launcher's name."""
     first = re.sub(r"(?<=\w)-?[\d.]+$", "", PurePath(words[0]).name)
     for launcher in LAUNCHERS:
         for begin in map(str.split, launcher.begins):
@@ -92,7 +92,7 @@ def _launcher_of(words: Sequence[str]) -> tuple[Launcher | None, Sequence[str]]:
 
 
 def _without_launcher(command: Sequence[str], assignments: Mapping[str, str]) -> LaunchLine:
-    """Parses a line that begins with a file."""
+    """Parses a line that does not begin with a launcher."""
     first = command[0]
     inside = _launcher_inside(command) if first in WRAPPERS else None
     if inside is not None:
@@ -111,7 +111,7 @@ def _without_launcher(command: Sequence[str], assignments: Mapping[str, str]) ->
 
 
 def _launcher_inside(command: Sequence[str]) -> str | None:
-    """Returns the first word of a launcher that another command starts."""
+    """Returns the first word of a launcher that another command starts; None if it starts none."""
     for place, word in enumerate(command):
         launcher, _ = _launcher_of(command[place:])
         if launcher is not None and launcher is not PYTHON:
@@ -120,7 +120,7 @@ def _launcher_inside(command: Sequence[str]) -> str | None:
 
 
 def _launched(launcher: Launcher, words: Sequence[str], assignments: Mapping[str, str]) -> LaunchLine:
-    """Parses the line of a launcher, or of the launcher that it starts in turn."""
+    """Parses the line of a launcher, which may itself start another launcher."""
     options = read_options(launcher, words)
     given = options.given
     try:
@@ -150,7 +150,7 @@ def _launched(launcher: Launcher, words: Sequence[str], assignments: Mapping[str
 
 
 def _inside(launcher: Launcher, options: OptionsRead, outer: Reading, before: Mapping[str, str]) -> LaunchLine:
-    """Parses the command that a launcher starts; if it is a launcher itself, its number of workers counts."""
+    """Parses the command that a launcher starts; if the command is a launcher, its number of workers counts."""
     assignments, command = _assignments(options.words)
     assignments = {**outer.assignments, **assignments}
     line = _line_of(command, {**before, **assignments})
@@ -168,6 +168,6 @@ def _inside(launcher: Launcher, options: OptionsRead, outer: Reading, before: Ma
 def _program(kind: ProgramKind, words: Sequence[str]) -> Program:
     name, *arguments = words
     if not name or name.startswith("-"):
-        # Also for `python -`, which would find no standard input and end without an error.
+        # Also refuses `python -`, which would find no standard input and end without an error.
         raise ConfigError(f"{name or repr(name)}: no program: write its name there, e.g. train.py")
     return Program(kind, name, tuple(arguments))

@@ -1,4 +1,4 @@
-"""Splits a line into words like a shell; refuses by name what only a shell can do."""
+"""Splits a line into words like a shell; refuses, with a reason, what only a shell can do."""
 
 import os
 import re
@@ -59,7 +59,7 @@ def split_line(text: str, environment: Mapping[str, str] | None = None) -> list[
 
     Raises:
         ConfigError: the text has several commands, pipes, redirections, command substitutions, unterminated quotes, or
-            variables that are not set; one message names them all.
+            variables that are not set; the message lists all of them.
     """
     splitter = _Splitter(os.environ if environment is None else environment)
     for piece in _PIECE.finditer(text.replace("\r\n", "\n")):
@@ -110,7 +110,7 @@ class _Splitter:
         return self._words
 
     def _expand(self, text: str) -> None:
-        """Outside of quotes, a value with spaces becomes several words."""
+        """Appends the value of a variable outside of quotes, where a value with spaces becomes several words."""
         value = self._value(text)
         first, *others = re.split(r"[ \t\n]+", value)
         if first or (not others and self._word is not None):
@@ -132,7 +132,7 @@ class _Splitter:
 
     def _extend(self, text: str) -> None:
         if self._is_complete:
-            self._refuse(f"a second line: {_ONE_COMMAND}; a line that goes on ends with a backslash")
+            self._refuse(f"a second line: {_ONE_COMMAND}; a line that continues ends with a backslash")
         self._word = (self._word or "") + text
 
     def _end_word(self) -> None:

@@ -1,4 +1,4 @@
-"""The main node's side: stores each new complete checkpoint of a program, adds it to the journal, retains some."""
+"""Keeps a program's checkpoints on the main node: stores each complete one, adds it to the journal, retains some."""
 
 import contextlib
 import re
@@ -18,13 +18,13 @@ from trainers.scripts.outputs.snapshot import ChangedError, Snapshot
 from trainers.storage import Storage
 
 RETRY_S = 15.0
-# Scores that are better the larger they are, unlike error rates and losses.
+# Scores of which larger values are better, unlike error rates and losses.
 _LARGER_IS_BETTER = re.compile(r"(^|_)(acc|accuracy|bleu|f1|pesq|stoi|si-?snr)(_|$)")
 _NO_SCORES = {"loss", BEST_STEP}
 
 
 class _Waiting(NamedTuple):
-    """A checkpoint that is being stored, and retried if the storage fails, with this node's files of it."""
+    """A checkpoint that is being stored, and is retried if the storage fails, with its files on this node."""
 
     checkpoint: Checkpoint
     wanted: Wanted
@@ -32,7 +32,7 @@ class _Waiting(NamedTuple):
 
 
 class CheckpointKeeper:
-    """Keeps the checkpoints of an output folder; `before_entry` stores other files that a checkpoint needs."""
+    """Keeps the checkpoints of an output folder; calls `before_entry` to store other files that a checkpoint needs."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class CheckpointKeeper:
     ):
         self._folder, self._layouts, self._watch, self._say = output.folder, output.layouts, output.watch, output.say
         self._writer, self._retention, self._parts, self._before_entry = writer, retention, parts, before_entry
-        # Checkpoints that need not be stored: stored already, or there before the program began.
+        # Checkpoints that need not be stored: those already stored, and those that existed before the program began.
         self._done: dict[str, Signature] = {}
-        # File names of complete checkpoints of this program.
+        # Sets of file names of this program's complete checkpoints.
         self._file_names: set[frozenset[str]] = set()
-        # Names in the run folder of all checkpoints that were to be stored.
+        # Names, in the run folder, of all checkpoints that were to be stored.
         self._names: set[str] = set()
         self._waiting: _Waiting | None = None
         self._retry_s = 0.0
 
     def begin(self) -> None:
-        """Marks existing checkpoints as done, whether restored or not of this run; called before the program begins."""
+        """Marks existing checkpoints, restored or not of this run, as done; called before the program begins."""
         for found in find(self._folder, self._layouts):
             self._done[found.path] = signature_of(self._folder / found.path)
             if found.is_marked_whole:
@@ -64,8 +64,8 @@ class CheckpointKeeper:
         """Stores new complete checkpoints, the oldest first, until nothing is left or the storage fails.
 
         Args:
-            ended_well: True if the program ended by itself without an error, so that it has left nothing incomplete;
-                False if it ended otherwise. None: it may still write.
+            ended_well: True if the program ended by itself without an error, and therefore left nothing incomplete;
+                False if it ended otherwise; None if it may still write.
 
         Raises:
             FencedError: another attempt or worker group has taken over.
@@ -82,12 +82,12 @@ class CheckpointKeeper:
             except StorageError as error:
                 self._retry_s = time.monotonic() + RETRY_S
                 if new:
-                    # The program may delete newer checkpoints while this one blocks them.
+                    # While this checkpoint blocks newer ones, the program may delete them.
                     self.give_up(str(error))
                 raise
 
     def give_up(self, reason: str) -> None:
-        """Drops the checkpoint that could not be stored, if any."""
+        """Drops the checkpoint that is still waiting to be stored, if any."""
         if self._waiting is not None:
             self._say(f"{self._waiting.wanted.path} could not be kept: {reason}")
             with contextlib.suppress(StorageError):
@@ -95,7 +95,7 @@ class CheckpointKeeper:
             self._let_go()
 
     def say_what_is_left(self) -> None:
-        """Reports the checkpoints that were left out as incomplete, after the program has ended."""
+        """Prints which checkpoints are not kept since they are incomplete; called after the program has ended."""
         for found in find(self._folder, self._layouts):
             if self._done.get(found.path) != signature_of(self._folder / found.path):
                 self._say(f"{found.path} is not kept: nothing shows that the program has completed it")
@@ -119,7 +119,7 @@ class CheckpointKeeper:
     def _was_completed(self, found: FoundCheckpoint, signature: Signature) -> bool:
         """Returns True if the last checkpoint of a program that a signal or an error ended is complete.
 
-        Either its last file exists, or it has the same files as an earlier one, and each of them shows its end.
+        This is so if its last file exists, or if it has the same files as an earlier checkpoint, and each is complete.
         """
         has_all = _names(signature) in self._file_names and shows_its_end(self._folder / found.path)
         return found.has_last_file or has_all
@@ -142,8 +142,8 @@ class CheckpointKeeper:
         step = found.step if found.step is not None else (last.step if last is not None else 0) + 1
         group, attempt = self._writer.group.id, self._writer.attempt
         name, count = f"checkpoint-{step}-a{attempt}-{group}", 1
-        # A program may write another checkpoint at the same step, and other nodes know the name of one that was
-        # dropped.
+        # A program may write another checkpoint at the same step, and other nodes may know the name of a dropped
+        # checkpoint.
         while state.has(name) or name in self._names:
             count += 1
             name = f"checkpoint-{step}-a{attempt}-{count}-{group}"
@@ -165,7 +165,7 @@ class CheckpointKeeper:
             self._parts.announce(wanted)
             upload(checkpoint, snapshot.root, self._writer, self._retention, others)
         except ChangedError as error:
-            # The program's replacement is new, and is stored once it is complete.
+            # The checkpoint that replaces it is a new one, and is stored once it is complete.
             self._say(str(error))
             delete_checkpoint(self._writer.folder.storage, checkpoint.name)
         self._let_go()
@@ -176,10 +176,10 @@ def _names(signature: Signature) -> frozenset[str]:
 
 
 class NewestAndBest(RetentionPolicy):
-    """Retains the newest checkpoints and the best ones, since programs load their best one at their end.
+    """Retains the newest checkpoints and the best ones, since programs load their best checkpoint at their end.
 
-    transformers' Trainer names its best one in each checkpoint (load_best_model_at_end). Other programs do not say
-    which score they use, so the best checkpoint by each of their scores is kept.
+    transformers' Trainer names its best checkpoint in each checkpoint (load_best_model_at_end). Other programs do not
+    say which score they use, so the best checkpoint by each of their scores is kept.
     """
 
     def __init__(self, num_to_keep: int | None):
@@ -190,7 +190,7 @@ class NewestAndBest(RetentionPolicy):
         return [item for item in super().surplus(checkpoints) if item not in best]
 
     def best_ones(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """Returns the best checkpoint by each score, the newest of equal ones, and the one that the newest names."""
+        """Returns the best checkpoint by each score, of ties the newest, and the one at the newest's best step."""
         names = sorted({name for item in checkpoints for name in item.finite_metrics} - _NO_SCORES)
         policies = [RetentionPolicy(None, name, "max" if _LARGER_IS_BETTER.search(name) else "min") for name in names]
         last = newest(checkpoints)

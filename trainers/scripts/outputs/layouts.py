@@ -1,8 +1,8 @@
 """Detects the checkpoints of programs in their output folder, and when they are complete.
 
 A program does not report that it has written a checkpoint. The Trainer of transformers writes `trainer_state.json`
-last; SpeechBrain writes `CKPT.yaml` first, and others have no such file, so their checkpoints are complete once they
-have not changed for a while.
+last. SpeechBrain writes `CKPT.yaml` first, and others have no such file, so their checkpoints count as complete once
+they have not changed for a while.
 """
 
 import json
@@ -21,16 +21,16 @@ import yaml
 from trainers.errors import ConfigError
 
 AUTO = "auto"
-# How long a checkpoint must be unchanged to count as complete: if the program's last file exists, other ranks may still
-# write theirs; if a program has no such file, nothing else shows that it is done.
+# Time for which a checkpoint must be unchanged to count as complete. The first is for checkpoints whose last file
+# exists, since other ranks may still write; the second, if nothing else shows that they are complete.
 MARKED_STABLE_S, UNMARKED_STABLE_S = 2.0, 6.0
 # Maximum depth below the output folder.
 _MOST_LEVELS = 7
-# Size of Python's buffer: a file up to this size appears on the disk at once.
+# Size of Python's buffer; a file up to this size is written in one piece.
 _WRITTEN_AT_ONCE_BYTES = 4096
 _ZIP_BEGIN, _ZIP_END, _ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
 
-# Name, size in bytes and modification time of each file; for a single file the name is "".
+# Name, size in bytes and modification time of each file; the name is "" if the checkpoint is a single file.
 Signature = tuple[tuple[str, int, int], ...]
 
 
@@ -40,8 +40,8 @@ class FoundCheckpoint:
 
     Attributes:
         path: Path of its folder, or of its only file, relative to the output folder.
-        step: Completed optimizer steps. None: not known.
-        is_marked_whole: True if the files by which it is detected exist, and none is visibly cut.
+        step: Number of completed optimizer steps; None if not known.
+        is_marked_whole: True if the files by which it is detected exist, and no file is visibly truncated.
         has_last_file: True if one of these files is the last that the program writes.
     """
 
@@ -60,12 +60,12 @@ class CheckpointLayout:
     """The layout of one kind of program's checkpoints.
 
     Attributes:
-        has_path: Returns something true if a path below the output folder is that of a checkpoint.
-        step_of: Returns the step of a checkpoint, by its content.
+        has_path: Returns a true value if a path below the output folder is a checkpoint.
+        step_of: Returns the step of a checkpoint from its name or content; None if not known.
         is_marked: Returns True if the files by which a checkpoint is detected exist.
         has_last_file: True if one of these files is the last that the program writes.
         takes_files: True if a single file may be a checkpoint.
-        is_read_by_all: True if each rank reads the checkpoints that the main process has written.
+        is_read_by_all: True if every rank reads the checkpoints that the main process has written.
     """
 
     has_path: Callable[[str], object]
@@ -77,17 +77,17 @@ class CheckpointLayout:
 
 
 def layouts_for(checkpoints: str) -> tuple[CheckpointLayout, ...]:
-    """Returns the layouts to look for: all known ones for "auto", else a pattern's, such as `ckpt/step-*`, `last.pt`.
+    """Returns the layouts to look for: all known ones for "auto", else that of a pattern such as `ckpt/step-*`.
 
     Raises:
-        ConfigError: the pattern is not one of paths below the output folder.
+        ConfigError: the pattern does not describe paths below the output folder.
     """
     if checkpoints == AUTO:
         return _KNOWN
     parts = PurePosixPath(checkpoints).parts
     if not parts or parts[0] == "/" or ".." in parts or all(part == "**" for part in parts):
         raise ConfigError(
-            f"script.checkpoints: {checkpoints!r} is no pattern of paths below the output folder: give one such as "
+            f"script.checkpoints: {checkpoints!r} is not a pattern of paths below the output folder: give one such as "
             f"'ckpt/step-*' or 'last.pt', or {AUTO!r}"
         )
     return (
@@ -101,7 +101,7 @@ def layouts_for(checkpoints: str) -> tuple[CheckpointLayout, ...]:
 
 
 def layout_at(path: str, layouts: Sequence[CheckpointLayout], *, is_file: bool) -> CheckpointLayout | None:
-    """Returns the layout of which a file or folder below the output folder is a checkpoint, or None."""
+    """Returns the layout of a file or folder below the output folder; None if it is not a checkpoint."""
     if len(PurePosixPath(path).parts) > _MOST_LEVELS:
         return None
     return next((each for each in layouts if each.has_path(path) and (each.takes_files or not is_file)), None)
@@ -138,7 +138,7 @@ def files_of(path: Path) -> Iterator[Path]:
 
 
 def signature_of(path: Path) -> Signature:
-    """Returns a signature that changes with a checkpoint's files; empty if there is no checkpoint."""
+    """Returns a signature that changes with a checkpoint's files; the signature is empty if there are no files."""
     found = []
     for file in files_of(path):
         try:
@@ -151,7 +151,7 @@ def signature_of(path: Path) -> Signature:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Deletes a checkpoint, a folder or a single file."""
+    """Deletes a checkpoint, which may be a folder or a single file."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -166,14 +166,14 @@ class Watch:
         self._since: dict[Path, tuple[Signature, float]] = {}
 
     def look(self, path: Path) -> tuple[Signature, float]:
-        """Returns the signature of a path, and for how many seconds it has been unchanged."""
+        """Returns the signature of a path, and the number of seconds since it changed."""
         signature, now_s = signature_of(path), self._clock()
         if self._since.get(path, (None, 0.0))[0] != signature:
             self._since[path] = (signature, now_s)
         return signature, now_s - self._since[path][1]
 
     def restart(self) -> None:
-        """Restarts all times, after a period that does not count."""
+        """Measures from now on, so that the time before does not count."""
         self._since.clear()
 
 
@@ -183,7 +183,7 @@ def _number_in_name(path: Path) -> int | None:
 
 
 def _speechbrain_step(path: Path) -> int | None:
-    """Returns the optimizer steps, else the epochs, that the Brain and the epoch counter save as YAML."""
+    """Returns the optimizer steps or, if not known, the epochs, from the YAML of the Brain and the epoch counter."""
     for name, key in (("brain.ckpt", "optimizer_step"), ("brain.ckpt", "step"), ("counter.ckpt", "current_epoch")):
         try:
             content = yaml.safe_load((path / name).read_text())
@@ -204,12 +204,12 @@ def _has_trainer_state(path: Path) -> bool:
 
 
 def shows_its_end(path: Path) -> bool:
-    """Returns True if each file of a checkpoint is a complete archive, or so short that it is written at once."""
+    """Returns True if each file of a checkpoint is a complete archive, or so short that it is written in one piece."""
     return all(_is_cut(file) is False or 0 < file.stat().st_size <= _WRITTEN_AT_ONCE_BYTES for file in files_of(path))
 
 
 def _is_cut(file: Path) -> bool | None:
-    """Returns True if a zip archive of torch lacks its directory, which is written last; None if it is no archive."""
+    """Returns True if a zip archive of torch lacks its directory, which is written last; None if not an archive."""
     try:
         with file.open("rb") as opened:
             if opened.read(len(_ZIP_BEGIN)) != _ZIP_BEGIN:
@@ -223,14 +223,14 @@ def _is_cut(file: Path) -> bool | None:
 
 @lru_cache(maxsize=1024)
 def _described(layout: CheckpointLayout, folder: Path, path: str, signature: Signature) -> FoundCheckpoint:
-    """Reads a checkpoint; cached by signature, since this is called every second."""
+    """Reads a checkpoint. The result is cached by signature, since this is called every second."""
     here = folder / path
     is_whole = layout.is_marked(here) and not any(_is_cut(file) for file in files_of(here))
     return FoundCheckpoint(path, layout.step_of(here), is_whole, layout.has_last_file)
 
 
 def _matches(pattern: Sequence[str], parts: Sequence[str]) -> bool:
-    """Returns True if the parts of a path match a pattern's; ** stands for any number of folders."""
+    """Returns True if the parts of a path match those of a pattern; `**` matches any number of folders."""
     if not pattern:
         return not parts
     if pattern[0] == "**":
@@ -246,8 +246,8 @@ _KNOWN = (
     CheckpointLayout(
         re.compile(r"(?:.+/)?checkpoint-\d+").fullmatch, _number_in_name, _has_trainer_state, has_last_file=True
     ),
-    # Each rank loads the best checkpoint before a test, or averages several; and all delete one together, so that a
-    # rank that does not find it would leave the others waiting.
+    # SpeechBrain: every rank loads the best checkpoint before a test, or averages several. All ranks delete a
+    # checkpoint together, so a rank that did not find it would make the others wait.
     CheckpointLayout(
         re.compile(r"(?:.+/)?CKPT\+[^/]+").fullmatch, _speechbrain_step, _has_ckpt_yaml_and_more, is_read_by_all=True
     ),

@@ -1,4 +1,4 @@
-"""Sends files in a program's output folder besides checkpoints: logs and results while it runs, the rest at its end."""
+"""Stores files in a program's output folder besides checkpoints: small files while it runs, all files at its end."""
 
 import contextlib
 import os
@@ -10,16 +10,16 @@ from trainers.scripts.outputs.layouts import CheckpointLayout, layout_at
 from trainers.storage import Storage
 from trainers.storage.base import PART_SUFFIX, clean_key, in_parallel
 
-# Folder in an attempt's folder with the files while the program runs.
+# Folder in an attempt's folder with the files that are stored while the program runs.
 OUTPUTS = "outputs"
-# Maximum size of files that are sent again whenever they change.
+# Maximum size of files that are stored again whenever they change.
 SMALL_BYTES = 4 << 20
 
 _Version = tuple[int, int]
 
 
 class OutputFiles:
-    """Sends the files of an output folder that the program has written, except those that existed before."""
+    """Stores the files of an output folder that the program has written, except those that existed before."""
 
     def __init__(self, folder: Path, layouts: Sequence[CheckpointLayout]):
         self._folder, self._layouts = folder, layouts
@@ -27,11 +27,11 @@ class OutputFiles:
         self._sent: dict[str, _Version] = {}
 
     def begin(self, own: Collection[str]) -> None:
-        """Records existing files before the program begins; `own` are files that it wrote in an earlier attempt."""
+        """Records existing files before the program begins; `own` are those that it wrote in an earlier attempt."""
         self._before = {name: version for name, version in self._files() if name not in own}
 
     def send_small(self, target: Storage) -> None:
-        """Stores small files that are new or have changed since they were sent.
+        """Stores small files that are new or have changed since they were stored.
 
         Raises:
             StorageError: the storage does not accept a file.
@@ -46,7 +46,7 @@ class OutputFiles:
         self.send([name for name, _ in self._written()], target)
 
     def lacking(self, sizes: Mapping[str, int]) -> list[str]:
-        """Returns the files that are missing, or have another size in bytes."""
+        """Returns the files that are missing here, or have another size in bytes."""
         return [name for name, size_bytes in sizes.items() if _size_of(self._folder / name) != size_bytes]
 
     def sizes(self) -> dict[str, int]:
@@ -54,7 +54,7 @@ class OutputFiles:
         return {name: size_bytes for name, (size_bytes, _) in self._files()}
 
     def fetch(self, names: Collection[str], source: Storage, localize: Callable[[Path], None]) -> None:
-        """Downloads stored files, which do not count as written by the program; raises as `send`."""
+        """Downloads stored files, which do not count as the program's own; raises StorageError."""
 
         def fetch(name: str) -> None:
             source.download_file(name, self._folder / name)
@@ -64,7 +64,7 @@ class OutputFiles:
         self._before |= {name: version for name, version in self._files() if name in names}
 
     def remove(self, names: Collection[str]) -> None:
-        """Deletes files, and folders that become empty."""
+        """Deletes files, and folders that become empty by it."""
         for name in names:
             (self._folder / name).unlink(missing_ok=True)
             for parent in Path(name).parents[:-1]:

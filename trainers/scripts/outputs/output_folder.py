@@ -1,4 +1,4 @@
-"""Reads a command line's output folder, and whether the program would overwrite it."""
+"""Reads from a command line the output folder of its program, and whether the program would overwrite it."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import yaml
 
 from trainers.config.flags.flag import WORDS_OF_A_SWITCH
 
-# Names of the argument in programs, the most reliable first.
+# Names that programs use for the argument, the most reliable first.
 _NAMES = (
     *("output_dir", "output_folder", "save_dir", "save_folder", "checkpoint_dir", "checkpoints_dir", "ckpt_dir"),
     *("exp_dir", "experiment_dir", "out_dir", "work_dir", "log_dir", "logging_dir"),
@@ -19,7 +19,7 @@ _NAMES = (
 # Maximum size of a file of arguments.
 _MOST_BYTES = 1 << 20
 _REFERENCE = re.compile(r"<([^<>]+)>")
-# References may refer to each other.
+# Maximum number of references to replace, since references may refer to each other.
 _MOST_REFERENCES = 20
 # Message if `output_folder_of` finds none.
 NOT_NAMED = (
@@ -28,9 +28,9 @@ NOT_NAMED = (
 )
 # Option with which many public scripts ignore their checkpoints and start over.
 OPTION = "--overwrite_output_dir"
-LEFT_OUT = f"script: without {OPTION}, with which the program would ignore the checkpoint that it continues from"
+LEFT_OUT = f"script: {OPTION} is left out, since with it the program would ignore the checkpoint to continue from"
 _SPELLED, _SHORTEST = OPTION.replace("-", "_"), "__overwrite"
-# In a text for a shell, or an override for Hydra.
+# The option in a text for a shell, or in an override for Hydra.
 _ELSEWHERE = re.compile(
     r"(?<!\w)(?<!no-)overwrite[_-]output(?:[_-]dir)?(?![\w-])(?!\s*[=:\s]\s*(?:false|no|off|0|null)\b)", re.IGNORECASE
 )
@@ -38,7 +38,7 @@ _ON = frozenset(word for word, is_on in WORDS_OF_A_SWITCH.items() if is_on)
 
 
 def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
-    """Returns the absolute folder that a program's arguments name; None if there is none, or it is not local.
+    """Returns the absolute output folder in a program's arguments; None if they have none, or it is not local.
 
     Supports `--output_dir out`, `--output-dir=out` and `output_dir=out`, and files of arguments: JSON or YAML,
     SpeechBrain's hparams.yaml, which other arguments override, argparse's `@arguments.txt`, and HfArgumentParser's
@@ -53,7 +53,7 @@ def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
 
 
 def arguments_of(words: Sequence[str], working_dir: Path) -> dict[str, Any]:
-    """Returns the values of a program's arguments, and of those in files, by name with underscores."""
+    """Returns the values of a program's arguments, including those in files, by name with underscores."""
     values: dict[str, Any] = {}
     words = with_files(words, working_dir)
     for word in words:
@@ -62,7 +62,7 @@ def arguments_of(words: Sequence[str], working_dir: Path) -> dict[str, Any]:
 
 
 def with_files(words: Sequence[str], working_dir: Path) -> list[str]:
-    """Returns the words, with files of words expanded."""
+    """Returns the words, with files of arguments replaced by the words in them."""
     beside = _text(working_dir / Path(words[0]).with_suffix(".args")) if words[0].endswith(".py") else None
     lines = ((_text(working_dir / word[1:]) if word.startswith("@") else None, word) for word in words[1:])
     found = (text.splitlines() if text is not None else [word] for text, word in lines)
@@ -105,7 +105,7 @@ class _Tagged(str):
 
 
 class _TolerantLoader(yaml.SafeLoader):
-    """Reads YAML of programs that make objects of their tags, as plain text or values."""
+    """Reads YAML with tags from which programs make objects, as plain text or values."""
 
 
 def _keep(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
@@ -133,7 +133,7 @@ def _read_arguments(path: Path) -> dict[str, Any]:
 
 
 def _resolved(value: Any, values: Mapping[str, Any]) -> str | None:
-    """Returns the text of a value with each `<name>` replaced as in HyperPyYAML; None if that would need code."""
+    """Returns the text of a value with each `<name>` replaced as in HyperPyYAML; None if that requires running code."""
     if not isinstance(value, str):
         return None
     if isinstance(value, _Tagged) and value.tag != "!ref":
@@ -151,7 +151,7 @@ def _resolved(value: Any, values: Mapping[str, Any]) -> str | None:
 
 
 def _value_at(reference: str, values: Mapping[str, Any]) -> Any:
-    """Returns the value of `name`, `name[key]` or `name.key`."""
+    """Returns the value of `name`, `name[key]` or `name.key`; None if there is none."""
     found: Any = values
     for key in re.split(r"[.\[\]]+", reference.rstrip("]")):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -159,17 +159,17 @@ def _value_at(reference: str, values: Mapping[str, Any]) -> Any:
 
 
 def without_overwriting(words: Sequence[str]) -> list[str]:
-    """Returns a command without the option; an option with the value no stays."""
+    """Returns a command without OPTION; keeps it if its value turns it off."""
     left_out = {place for each in _places(words) for place in each}
     return [word for place, word in enumerate(words) if place not in left_out]
 
 
 def note_on_overwriting(words: Sequence[str], working_dir: Path) -> str | None:
-    """Returns a note on how the option of a command is handled; None if it has no such option."""
+    """Returns a note on how a command's OPTION is handled; None if the command does not have it."""
     if any(_places(words)):
         return (
-            f"script.command: {OPTION} has the program ignore its checkpoints: it is kept at the first start, and left "
-            "out where the run goes on from a checkpoint"
+            f"script.command: {OPTION} makes the program ignore its checkpoints, so it is kept at the first start, and "
+            "left out when the run continues from a checkpoint"
         )
     name = OPTION.removeprefix("--")
     is_in_text = any(_ELSEWHERE.search(word) for word in words if not word.startswith("--"))
@@ -177,9 +177,9 @@ def note_on_overwriting(words: Sequence[str], working_dir: Path) -> str | None:
     if not (is_in_text or is_in_file or any(_places(with_files(words, working_dir)))):
         return None
     return (
-        f"script.command: {name} in a text for a shell, an override or a file of arguments has the program ignore its "
-        f"checkpoints, so it starts over at every restart: take it out there, or give the program {OPTION} as an "
-        "argument, which is left out then"
+        f"script.command: {name} in a text for a shell, an override or a file of arguments makes the program ignore "
+        f"its checkpoints, so it starts over at every restart: remove it there, or give the program {OPTION} as an "
+        "argument, which is then left out at restarts"
     )
 
 

@@ -1,8 +1,8 @@
-"""Stores a checkpoint of a program with parts on several nodes: each node's keeper stores the files of its own ranks.
+"""Stores a checkpoint of a program with parts on several nodes; each node's keeper stores the files of its own ranks.
 
-Parts are collected as for trainings, see `checkpoints.collect_parts`. But a training knows by the step alone what to
-store and which part it is. Nodes of a program have to tell each other, and poll every second, so they use the board of
-the group instead of a bucket:
+Parts are collected as for trainings, see `checkpoints.collect_parts`. But while the step tells a training's nodes what
+to store, a program's nodes have to tell each other. Since they poll every second, they use the board of the group
+instead of a bucket:
 
     outputs/wanted                         main node: all checkpoints so far that are to be stored
     outputs/names/<checkpoint>/<n>         node n: its files that the main node does not have
@@ -28,7 +28,7 @@ from trainers.storage import Storage
 
 WANTED, END = "outputs/wanted", "outputs/end"
 NAMES, INCOMPLETE = "outputs/names/{}/{}", "outputs/incomplete/{}/{}"
-# How long the main node waits for a part: shards of large models take minutes to upload.
+# Timeout of the main node for a part, since shards of large models take minutes to upload.
 PART_TIMEOUT_S = 900.0
 # After this wait, the main node checks that the other node is alive, and prints a line.
 LOOK_S = 10.0
@@ -36,10 +36,10 @@ LOOK_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOutput:
-    """The output folder of a program on one node, among those of its worker group.
+    """The output folder of a program on one node of its worker group.
 
     Attributes:
-        folder: Absolute path; need not exist yet.
+        folder: Absolute path of the folder, which need not exist yet.
         node: Number of this node; 0 is the main node.
         others: Other nodes that write parts of the same checkpoints, into folders of their own.
         say: Prints a line for the user.
@@ -68,7 +68,7 @@ class Wanted:
 
 
 class PartCollector:
-    """The main node's side."""
+    """Collects parts on the main node."""
 
     def __init__(self, output: NodeOutput, *, timeout_s: float = PART_TIMEOUT_S):
         self._output, self._timeout_s = output, timeout_s
@@ -89,7 +89,7 @@ class PartCollector:
             ChangedError: the program ended on a node before its part was complete, or the node is lost.
         """
         output = self._output
-        # The timeout includes earlier tries.
+        # The timeout includes the time of earlier tries.
         end_s = self._since_s.setdefault(wanted.name, time.monotonic()) + self._timeout_s
         look_s = time.monotonic() + LOOK_S
 
@@ -101,7 +101,7 @@ class PartCollector:
             if now_s > end_s:
                 raise StorageError(
                     f"{wanted.path}: node {node} has not stored its part within {self._timeout_s:.0f} s; "
-                    "see its lines above, and whether it reaches the storage"
+                    "check its lines above, and its connection to the storage"
                 )
             if now_s > look_s:
                 look_s = now_s + LOOK_S
@@ -118,7 +118,7 @@ class PartCollector:
 
 
 class PartServer:
-    """The side of the other nodes."""
+    """Stores parts on the other nodes."""
 
     def __init__(self, output: NodeOutput):
         self._output, self._board = output, output.board
@@ -128,7 +128,7 @@ class PartServer:
         """Stores this node's part of each wanted checkpoint, if it is complete; see `CheckpointKeeper.keep_new`.
 
         Raises:
-            StorageError: a part could not be stored; it is retried.
+            StorageError: a part could not be stored; the next call retries it.
         """
         for wanted in self._board.posted(WANTED) or ():
             if wanted.name not in self._stored and self._is_stored(wanted, ended_well):
@@ -139,7 +139,7 @@ class PartServer:
         return self._board.posted(END) is not None
 
     def _is_stored(self, wanted: Wanted, ended_well: bool | None) -> bool:
-        """Stores this node's part, or reports that there will be none; returns False if it has to be retried."""
+        """Stores this node's part, or reports that it is incomplete; returns False if it has to be retried."""
         output, path = self._output, self._output.folder / wanted.path
         signature, unchanged_s = output.watch.look(path)
         if ended_well is None and unchanged_s < MARKED_STABLE_S:

@@ -1,7 +1,7 @@
 """Reads a program's progress from the files that it writes. Incomplete files count as missing.
 
-Error rates are in percent here. SpeechBrain writes percent; for the Trainer of transformers, it depends on the program:
-the public examples log fractions, others percent.
+Error rates are in percent here. SpeechBrain writes percent. With the Trainer of transformers, it depends on the
+program: the public examples log fractions, others percent.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 TRAINER_STATE, TRAIN_LOG, BRAIN, META = "trainer_state.json", "train_log.txt", "brain.ckpt", "CKPT.yaml"
-# Among a checkpoint's scores: the step of the best checkpoint so far according to the Trainer.
+# Key, among a checkpoint's scores, of the step of the best checkpoint so far according to the Trainer.
 BEST_STEP = "best_step"
 _RESULTS = ("all_results.json", "eval_results.json", "predict_results.json")
 _SCORED_FILE = re.compile(r"([wcs]er)(?:_(.+))?\.txt")
@@ -27,7 +27,7 @@ _RATES = ("wer", "cer", "ser", "mer")
 _NO_SCORES = re.compile(r".*_(runtime|per_second|samples|preparation_time|timestamp)|epoch|step|total_flos")
 # Entries of SpeechBrain's CKPT.yaml that are not scores.
 _NO_SCORES_OF_META = ("unixtime", "end-of-epoch", "epoch")
-# Fractions that stay above the first value are rare, and so are percentages that were never above the second.
+# Rates are percentages if none is below the first value, or if some are above the second; as fractions, both are rare.
 _PERCENT_ABOVE, _PERCENT_ONCE_ABOVE = 3.0, 30.0
 _MOST_BYTES = 64 << 20
 _HEAD_BYTES = 4096
@@ -36,13 +36,13 @@ _MOST_LEVELS = 6
 
 @dataclass(frozen=True)
 class ScriptProgress:
-    """A program's progress according to its files; None if not known.
+    """A program's progress according to its files; values that are not known are None.
 
     Attributes:
-        step: Optimizer steps so far, of `max_steps`.
+        step: Number of optimizer steps so far, of `max_steps`.
         loss: Loss of the last steps.
-        wer: Percent, of the last validation, or of the test if there is no validation.
-        metrics: All last scores by their names, such as eval_wer and test_wer; error rates in percent.
+        wer: WER in percent, of the last validation or, without a validation, of a test.
+        metrics: All last scores by name, such as eval_wer and test_wer; error rates in percent.
     """
 
     step: int | None = None
@@ -72,7 +72,7 @@ def read_progress(folder: Path) -> ScriptProgress:
 
 
 def scores_at(checkpoint: Path) -> dict[str, float]:
-    """Returns the scores of a checkpoint's own step, and the step that it names as best; empty without scores."""
+    """Returns the scores of a checkpoint's own step, and its BEST_STEP if known; empty without scores."""
     state = _read(checkpoint / TRAINER_STATE)
     if state:
         entries = _history(state)
@@ -126,7 +126,7 @@ def _of_speechbrain(files: Mapping[str, Path]) -> ScriptProgress:
 
 
 def _newest_files(folder: Path) -> dict[str, Path]:
-    """Returns the files with information on progress, by name: the newest of each name."""
+    """Returns the newest file of each name that has information on progress."""
     found: dict[str, tuple[int, Path]] = {}
     for parent, folders, names in os.walk(folder):
         if len(Path(parent).relative_to(folder).parts) >= _MOST_LEVELS:
@@ -149,7 +149,7 @@ def _history(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _scores(entry: Mapping[str, Any], is_percent: bool) -> dict[str, float]:
-    """Returns the scores in an entry logged by an evaluation, error rates in percent."""
+    """Returns the scores in an entry that an evaluation logged, with error rates in percent."""
     found = {}
     for name, value in entry.items():
         number = _number(value)
@@ -159,7 +159,7 @@ def _scores(entry: Mapping[str, Any], is_percent: bool) -> dict[str, float]:
 
 
 def _is_percent(entries: Iterable[Mapping[str, Any]]) -> bool:
-    """Returns True if a program logs error rates in percent, by the largest one of each evaluation."""
+    """Returns True if a program logs error rates in percent, judged by the largest rate of each evaluation."""
     rates = [
         [number for name, value in entry.items() if _is_rate(name) and (number := _number(value)) is not None]
         for entry in entries
@@ -173,7 +173,7 @@ def _is_rate(name: str) -> bool:
 
 
 def _wer_of(metrics: Mapping[str, float]) -> float | None:
-    """Returns the WER of the validation, else the first other one by name."""
+    """Returns the WER of the validation, else the first other WER by name; None if there is none."""
     names = sorted((name for name in metrics if "wer" in name.split("_")), key=lambda name: (name != "eval_wer", name))
     return metrics[names[0]] if names else None
 
@@ -194,7 +194,7 @@ def _whole_number(value: Any) -> int | None:
 
 
 def _content(path: Path | None, head_bytes: int = -1) -> bytes:
-    """Returns a file, or its beginning; empty if it cannot be read, or is too large for a file of progress."""
+    """Returns the content of a file, or its beginning; empty if the file is unreadable or larger than _MOST_BYTES."""
     if path is None:
         return b""
     try:

@@ -22,7 +22,7 @@ from trainers.scripts.outputs.output_files import OUTPUTS
 from trainers.scripts.outputs.snapshot import snapshots_of
 from trainers.storage.base import in_parallel
 
-# Files of nodes other than the main process's, below the outputs of an attempt.
+# Files of nodes other than the main node, below the outputs of an attempt.
 _OF_OTHER_NODE = re.compile(r"node-\d+/")
 
 
@@ -37,10 +37,10 @@ def restore(
 ) -> FoundCheckpoint | None:
     """Restores the newest undamaged checkpoint of a run to a program's output folder; every node calls this.
 
-    With `retention`, also restores the best ones, which programs look for at their end; if it keeps a limited number,
-    restores all checkpoints of a layout that each rank reads, e.g. to average several. Deletes checkpoints that would
-    mislead the program: incomplete ones, and those ahead of the restored one, which other nodes do not have. `into` is
-    absolute, and not created without a checkpoint: some programs refuse to start if it exists.
+    With `retention`, also restores the best checkpoints, which programs look for at their end; if it keeps a limited
+    number, restores all checkpoints of a layout that every rank reads, e.g. to average several. Deletes incomplete
+    checkpoints, and those ahead of the restored one, which other nodes do not have. `into` is absolute, and is created
+    only if there is a checkpoint, since some programs refuse to start if it exists.
 
     Returns:
         The newest checkpoint; None if the run has none yet.
@@ -56,7 +56,7 @@ def restore(
         fetch_files(storage, checkpoint, made / checkpoint.name)
 
     def leave_out(checkpoint: Checkpoint, error: DamagedError) -> None:
-        say(f"{error}; the program goes on without it")
+        say(f"{error}; the program continues without it")
         left.remove(checkpoint)
 
     try:
@@ -81,10 +81,10 @@ def restore(
 def give_back_files(
     run_folder: RunFolder, attempt: int, into: Path, localize: Callable[[Path], None]
 ) -> frozenset[str]:
-    """Restores small files that the main process's node had besides its checkpoints, such as logs and a tokenizer.
+    """Restores small files that the main node had besides its checkpoints, such as logs and a tokenizer.
 
-    Each is restored in the version of the last attempt; existing files are kept. `attempt` is the newest one, and
-    `localize` replaces paths in a file by the folders of this group on this node. Returns the names of the files.
+    Restores the version of the last attempt that has the file; keeps existing files. `attempt` is the newest attempt,
+    and `localize` replaces paths in a file by this group's folders on this node. Returns the names of restored files.
     """
     keys = {
         entry.key: f"{ATTEMPTS}/{number}/{OUTPUTS}/{entry.key}"
@@ -116,7 +116,7 @@ def _others(
 
 
 def _move(fetched: Path, into: Path, layouts: Sequence[CheckpointLayout]) -> str:
-    """Moves fetched files to their place, replacing checkpoints of the same name; returns the path below `into`."""
+    """Moves a fetched checkpoint into the folder `into`, replacing one of the same name; returns its path there."""
     found = find(fetched, layouts)
     for each in found:
         remove_checkpoint(into / each.path)
@@ -124,7 +124,7 @@ def _move(fetched: Path, into: Path, layouts: Sequence[CheckpointLayout]) -> str
     for file in files:
         (into / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(fetched / file, into / file)
-    # With a pattern that was changed since, a checkpoint has none of the layouts.
+    # If script.checkpoints has changed since, the checkpoint may have none of the layouts.
     return found[0].path if found else os.path.commonpath(files)
 
 
@@ -134,5 +134,5 @@ def _remove_misleading(
     for found in find(into, layouts):
         is_ahead = chosen is not None and found.step is not None and found.step > chosen.step
         if is_ahead or not found.is_marked_whole:
-            say(f"{into / found.path} is removed: it is not in the run folder, where all nodes have it from")
+            say(f"{into / found.path} is removed: the run folder does not have it, so other nodes do not get it")
             remove_checkpoint(into / found.path)

@@ -1,13 +1,13 @@
 """Copies new files of the main node's output folder to all nodes before its program leaves a barrier.
 
-So all ranks find the files that `run_on_main` prepares, or that a library saves on the main process and loads on all,
-such as a tokenizer, as on a shared disk. A file is shared once, when it is new; of checkpoints only those that each
-rank reads. The program requests this by files, see `in_program/sitecustomize.py`; then the nodes use the board of the
-group, for the n-th request:
+So all ranks find, as on a shared disk, the files that `run_on_main` prepares, or that a library saves on the main
+process and loads on all ranks, such as a tokenizer. A file is shared once, when it is new; of checkpoints, only those
+that every rank reads are shared. The program requests this by files, see `in_program/sitecustomize.py`; then the nodes
+use the board of the group, for the n-th request:
 
-    shared/offer/<n>          main node: name and size of each new file, and names of shared ones that it has deleted
-    shared/lack/<n>/<node>    another node: which of them it does not have
-    shared/stored/<n>         main node: where in the run folder the files are that any node lacks, and their names
+    shared/offer/<n>          main node: name and size of each new file, and names of shared files that are deleted
+    shared/lack/<n>/<node>    another node: which of the new files it does not have
+    shared/stored/<n>         main node: the folder, in the run folder, of files that some node lacks, and their names
     shared/have/<n>/<node>    another node: it has them now
 """
 
@@ -25,17 +25,17 @@ from trainers.scripts.outputs.output_files import OutputFiles
 from trainers.scripts.outputs.parts import NodeOutput
 
 SHARED = "shared"
-# Set to 0 in script.env to leave the program's barriers unchanged, and share no files.
+# Variable to set to 0 in script.env to leave the program's barriers unchanged, and share no files.
 SHARE_FILES = "RAYSCRIBE_SHARE_FILES"
 POLL_S = 0.05
-# How long the main node waits for another one, which may fetch large files.
+# Timeout of the main node for another node, which may fetch large files.
 TIMEOUT_S = 900.0
 
 
 def program_variables(output: Path, requests: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Creates the folder of requests; returns the variables with which the main process's program makes requests.
 
-    Returns no variables if the program's environment turns this off.
+    Returns none and creates nothing if the program's environment turns this off.
     """
     if environment.get(SHARE_FILES) == "0":
         return {}
@@ -45,15 +45,15 @@ def program_variables(output: Path, requests: Path, environment: Mapping[str, st
     return {
         sitecustomize.OUTPUT: str(output),
         sitecustomize.REQUESTS: str(requests),
-        # First in the path: this module runs the next one of its name.
+        # First in the path, since this module itself runs the next module with its name.
         "PYTHONPATH": os.pathsep.join([str(code), environment["PYTHONPATH"]]),
     }
 
 
 class FileSharer:
-    """The main node's side; `key` is the folder of shared files in the run folder.
+    """Shares files of the main node; `key` is the folder of shared files in the run folder.
 
-    Must be created before the program starts: other nodes have earlier files from the package or the run folder.
+    Must be created before the program starts; other nodes have earlier files from the package or the run folder.
     """
 
     def __init__(self, output: NodeOutput, key: str, requests: Path, stopping: threading.Event):
@@ -65,12 +65,12 @@ class FileSharer:
 
     @property
     def is_awaited(self) -> bool:
-        """True if the program is waiting for its request."""
+        """True if the program is waiting for files to be shared."""
         is_asked = (self._requests / f"asked-{self._asked + 1}").exists()
         return is_asked or (self._asked > 0 and not (self._requests / f"shared-{self._asked}").exists())
 
     def serve(self) -> None:
-        """Shares new files if the program waits for them; the program continues even if this fails.
+        """Shares new files if the program waits for it; the program continues even if this fails.
 
         Raises:
             StorageError: a node does not have all files.
@@ -112,7 +112,7 @@ class FileSharer:
 
 
 class FileReceiver:
-    """The side of the other nodes; `localize` replaces paths in a file of the main node by this node's folders."""
+    """Receives files on the other nodes; `localize` replaces paths in a file by this node's folders."""
 
     def __init__(self, output: NodeOutput, files: OutputFiles, localize: Callable[[Path], None]):
         self._board, self._node, self._storage = output.board, output.node, output.run_folder.storage
@@ -124,7 +124,7 @@ class FileReceiver:
         """Answers an offer, and fetches the missing files once they are stored.
 
         Raises:
-            StorageError: a file could not be fetched; it is retried.
+            StorageError: a file could not be fetched; the next call retries it.
         """
         number = self._answered + 1
         if self._lacking is None:
@@ -133,7 +133,7 @@ class FileReceiver:
                 return
             new, gone = offer
             self._files.remove(gone)
-            # A file may exist: on a disk that nodes share, or because each rank has written it.
+            # A file may exist because nodes share a disk, or because every rank has written it.
             self._lacking = self._files.lacking(new)
             self._board.post(f"{SHARED}/lack/{number}/{self._node}", self._lacking)
         stored = self._board.posted(f"{SHARED}/stored/{number}")

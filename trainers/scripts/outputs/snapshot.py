@@ -1,7 +1,7 @@
 """A snapshot of a checkpoint, which the program may delete while it is being stored.
 
-Its files get hard links next to the output folder, which take neither time nor space; if the disk does not support hard
-links, they are copied. Files that the program rewrites in place are detected, see `Snapshot.check`.
+A snapshot consists of hard links next to the output folder, which take neither time nor space, or of copies if the disk
+does not support hard links. Files that the program rewrites in place are detected, see `Snapshot.check`.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from trainers.storage.own_folder import own_temporary_folder
 
 
 class ChangedError(RayscribeError):
-    """The program has deleted or changed a checkpoint meanwhile."""
+    """The program has deleted or changed a checkpoint while it was being stored."""
 
 
 class Snapshot:
-    """The files of a checkpoint below `root`, under the paths that they have below the output folder."""
+    """The files of a checkpoint, which have the same paths below `root` as below the output folder."""
 
     def __init__(self, folder: Path, path: str, signature: Signature):
-        """Raises ChangedError for another signature, and StorageError if files cannot be read or copied."""
+        """Raises ChangedError if the signature has changed, and StorageError if files cannot be read or copied."""
         self._source, self._path, self._signature = folder / path, path, signature
         self.root = snapshots_of(folder) / uuid.uuid4().hex
         try:
@@ -57,9 +57,9 @@ class Snapshot:
 
 
 def snapshots_of(folder: Path) -> Path:
-    """Returns a folder for files that are moved to or from an output folder, in which a program would see them.
+    """Returns a folder for files on their way to or from an output folder, where the program does not see them.
 
-    Next to the output folder, on the same disk; in the temporary folder if the parent is not writable.
+    It is next to the output folder, on the same disk, or in the temporary folder if the parent is not writable.
     """
     if not folder.parent.exists() or os.access(folder.parent, os.W_OK):
         return folder.parent / f".{folder.name}.rayscribe"
@@ -72,7 +72,7 @@ def _join(path: Path, name: str) -> Path:
 
 def _link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Links the target of a symbolic link, which may be replaced by another one.
+    # Links the target of a symbolic link, since the program may replace the link.
     source = source.resolve(strict=True)
     try:
         target.hardlink_to(source)

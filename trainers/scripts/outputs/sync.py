@@ -1,14 +1,14 @@
 """Syncs a program's output folder while it runs, in threads of the first worker of each node.
 
-The main node keeps checkpoints and reports progress; other nodes store their parts of the same checkpoints. All keep
-small files, each below the attempt's own folder; files that the main process's program writes before a barrier are on
+The main node keeps checkpoints and reports progress; other nodes store their parts of the same checkpoints. Every node
+keeps small files, below the attempt's own folder. Files that the main process's program writes before a barrier are on
 the other nodes after it (`shared_files.py`):
 
-    attempts/<k>/outputs/                 of the main node, while the program runs
-    attempts/<k>/outputs/node-<n>/        of node n; at the end with all of its files
+    attempts/<k>/outputs/                 small files of the main node, while the program runs
+    attempts/<k>/outputs/node-<n>/        small files of node n, and at the end all of its files
     attempts/<k>/outputs-<group>/files/   all files of the main node's output folder besides checkpoints, at the end
 
-A storage that fails does not disturb the program: the error is printed, and the upload retried.
+A storage that fails does not affect the program: the error is printed, and the upload retried.
 """
 
 import shutil
@@ -36,14 +36,14 @@ from trainers.storage import Storage
 
 FILES = "files"
 POLL_S = 1.0
-# The program waits for shared files.
+# Short, since the program waits for shared files.
 SHARE_POLL_S = 0.1
-# Maximum share of time for reading progress: output folders may have many files.
+# Maximum share of time for reading progress, since output folders may have many files.
 _LARGEST_SHARE = 0.1
 SMALL_FILES_S = 30.0
-# At the end of the program, when waiting costs nothing else; the storage itself retries for some 20 seconds each time.
+# Tries at the end of the program, when nothing else has to wait; the storage itself retries for some 20 s in each.
 END_TRIES, END_PAUSE_S = 3, 10.0
-# How long another node waits until the main node wants no further parts.
+# Timeout of other nodes until the main node wants no further parts.
 END_TIMEOUT_S = 1800.0
 MARKED, SEEN, SHARING = "outputs/marked", "outputs/seen/{}", "outputs/sharing"
 
@@ -53,9 +53,9 @@ class OutputSync:
 
     Args:
         output: The program's output folder.
-        writer: Writer of the group that is open in the journal. None: another node is the main node.
+        writer: Writer of the group that is open in the journal; None if another node is the main node.
         retention: Decides which checkpoints are kept in the run folder.
-        on_progress: Called on the main node, in a thread.
+        on_progress: Called with new progress on the main node, in a thread.
         node: The group's folders on this node.
     """
 
@@ -68,14 +68,14 @@ class OutputSync:
         node: NodeFolder,
     ):
         self.on_progress, self._say, self._last_line = on_progress, output.say, ""
-        # Print a repeated error once.
+        # Prints a repeated error once.
         self._output = output = replace(output, say=self._say_once)
         self._writer, self._node = writer, node
         self._collector, self._server = PartCollector(output), PartServer(output)
         self._files = OutputFiles(output.folder, output.layouts)
         self._keeper: CheckpointKeeper | None = None
         if writer is not None:
-            # Logs must be as new as the checkpoint.
+            # Stores small files first, since logs must be as new as the checkpoint.
             self._keeper = CheckpointKeeper(output, writer, retention, self._collector, before_entry=self._send_small)
         self._stopping = threading.Event()
         # A single node shares no files.
@@ -86,9 +86,9 @@ class OutputSync:
         self._threads: list[threading.Thread] = []
 
     def start(self, given_back: Collection[str] = ()) -> None:
-        """Starts the threads, before the program starts. Of existing files only `given_back` count as its output."""
+        """Starts the threads, before the program starts. Only existing files in `given_back` count as its output."""
         shutil.rmtree(snapshots_of(self._output.folder), ignore_errors=True)
-        # On other nodes, restored files of the main node arrive as shared files.
+        # On other nodes, the main node's restored files do not count, since these nodes did not write them.
         self._files.begin(given_back if self._keeper is not None else ())
         loops = [self._keep_loop]
         if self._keeper is not None:
@@ -108,7 +108,7 @@ class OutputSync:
     def finish(self, *, ended_well: bool) -> None:
         """Stores the remaining files after the program has ended. All nodes call this, and wait for the main node.
 
-        If the program has ended by itself without an error, all files are stored, else the small ones.
+        If the program has ended by itself without an error, all files are stored, otherwise only small files.
 
         Raises:
             FencedError: another attempt or worker group has taken over.
@@ -168,7 +168,7 @@ class OutputSync:
         if self._keeper is None:
             self._server.serve()
         elif isinstance(self._sharing, FileSharer) and self._sharing.is_awaited:
-            # The program may wait in the middle of a checkpoint, which is unchanged meanwhile without being complete.
+            # The program may wait while it writes a checkpoint, which then is unchanged without being complete.
             self._output.watch.restart()
         else:
             self._keeper.keep_new()
@@ -189,13 +189,13 @@ class OutputSync:
 
     def _report_progress(self) -> None:
         found = read_progress(self._output.folder)
-        # Ignore files that are being written.
+        # An empty progress is ignored, since the files may be being written.
         if found not in (self._progress, ScriptProgress()):
             self._progress = found
             self.on_progress(found)
 
     def _guard(self, action: Callable[[], None]) -> None:
-        """Runs an action of a thread and reports any error: the program continues, and the action is retried."""
+        """Runs an action of a thread; prints any error, so that the program continues and the action is retried."""
         try:
             action()
         except FencedError as error:
@@ -204,7 +204,7 @@ class OutputSync:
             self._say_once(str(error) if isinstance(error, RayscribeError) else f"{self._output.folder}: {error!r}")
 
     def _try(self, action: Callable[[], object], *, tries: int = END_TRIES) -> StorageError | None:
-        """Runs an action with retries of storage errors, which are printed; returns the last error."""
+        """Runs an action; prints and retries storage errors. Returns the last error if all tries fail, else None."""
         for left in range(tries - 1, -1, -1):
             try:
                 action()
@@ -217,14 +217,14 @@ class OutputSync:
         raise AssertionError("tries is positive")
 
     def _say_once(self, line: str) -> None:
-        """Prints a line unless it is equal to the last one, since actions are retried."""
+        """Prints a line unless it equals the last one, since actions are retried."""
         if line != self._last_line:
             self._last_line = line
             self._say(line)
 
     @property
     def _own_folder(self) -> Storage:
-        """Folder of this node alone, below the attempt's."""
+        """Folder of this node's files, below the attempt's folder."""
         of_node = f"/node-{self._output.node}" if self._output.node else ""
         return self._output.run_folder.storage.sub(f"{ATTEMPTS}/{self._output.attempt}/{OUTPUTS}{of_node}")
 
@@ -234,8 +234,8 @@ def sharing_nodes(
 ) -> frozenset[int]:
     """Returns the nodes that share the main node's output folder; called by the first process of each node.
 
-    Only the main node, number 0 of `count`, restores and keeps the files there: two would disturb each other, and store
-    all files twice. `output` is None if the folder is not known; `wait_for` returns the value of a topic of the board.
+    Only the main node, number 0 of `count`, restores and keeps files there; two nodes would disturb each other, and
+    store all files twice. `output` is None if the folder is not known; `wait_for` returns a topic's value on the board.
     """
     if count == 1:
         return frozenset()

@@ -1,4 +1,4 @@
-"""The trackers that Rayscribe feeds itself. To add one: its `Tracker`, and a line in KNOWN_TRACKERS.
+"""The trackers that Rayscribe feeds itself. To add one, write its `Tracker`, and add a line to KNOWN_TRACKERS.
 
 Other trackers in `training.report_to` are transformers' own.
 """
@@ -17,11 +17,11 @@ from trainers.run_folder.journal import KINDS
 from trainers.run_folder.layout import TENSORBOARD, WANDB
 from trainers.training.trackers.tracker_feed import LAST_WAIT_S, TrackedLine, TrackedRun, Tracker
 
-# MLflow: tags with the run's id, and with the number of the last line that the run has.
+# MLflow: tags with the run's id, and with the number of the last line that the tracker has.
 RUN, LAST = "rayscribe.run", "rayscribe.last_line"
-# MLflow: limits of the number and length of parameters in one request that any store accepts.
+# MLflow: number of parameters in one request, and maximum length of a value, that any store accepts.
 BATCH, LONGEST = 100, 500
-# Weights & Biases: the metric that is the x axis of the others.
+# Weights & Biases: the metric that is the x axis of all others.
 AXIS = "train/global_step"
 # Weights & Biases: timeout for the server's first response, and for sending at the end of a process.
 ANSWER_S = 30.0
@@ -30,7 +30,7 @@ ANSWER_S = 30.0
 class MLflow:
     """A run in the experiment MLFLOW_EXPERIMENT_NAME on the server of MLFLOW_TRACKING_URI, found by a tag with its id.
 
-    Its parameters are those of its first attempt.
+    The parameters are those of the run's first attempt.
     """
 
     _client: Any
@@ -67,14 +67,14 @@ class MLflow:
 
 
 class TensorBoard:
-    """One event file in tensorboard/ of the run folder, which each worker group writes from the run's first step on."""
+    """One event file in tensorboard/ of the run folder, which each worker group writes again from the first step on."""
 
     _writer: Any
 
     def open(self, run: TrackedRun) -> int:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
-        # purge_step makes a TensorBoard that shows the previous file drop its points.
+        # With purge_step, a TensorBoard that shows the previous file drops that file's points.
         self._writer = SummaryWriter(str(run.files.renew(TENSORBOARD)), purge_step=0)
         return -1
 
@@ -90,8 +90,8 @@ class TensorBoard:
 class Trackio:
     """A run in TRACKIO_PROJECT: in TRACKIO_DIR, on a server (TRACKIO_SERVER_URL) or on a Space (TRACKIO_SPACE_ID).
 
-    The row of a step is sent once the next step has a line, so that the last row identifies the last line that it has.
-    If the run has not finished, the next attempt sends the row of its last step, and may add the score.
+    The row of a step is sent when the next step has a line, so that the last row identifies the last line that Trackio
+    has. If the run has not finished, the next attempt sends the row of the last step, and may add the score.
     """
 
     _run: Any
@@ -127,21 +127,21 @@ class Trackio:
 class WeightsAndBiases:
     """A run in WANDB_PROJECT, whose history has one row for each line of metrics.
 
-    A row has the number of its line, so the server's last row identifies the last line that it has; it refuses earlier
-    rows. Offline (a folder for `wandb sync` in the run folder), earlier rows are not known, so each worker group writes
-    all: `wandb sync` replaces a run by the content of a folder.
+    A row has the number of its line, so the server's last row identifies the last line that the server has; it refuses
+    earlier rows. Offline (with a folder for `wandb sync` in the run folder), earlier rows are not known, so each worker
+    group writes all rows, and `wandb sync` replaces the run by the folder's content.
     """
 
     _run: Any
     _was_opened: bool = False
 
     def open(self, run: TrackedRun) -> int:
-        # wandb prints the origin of the key before it reads our settings.
+        # Set early, since wandb prints the origin of the API key before it reads our settings.
         os.environ.setdefault("WANDB_SILENT", "true")
         import wandb  # noqa: PLC0415
 
         if self._was_opened:
-            # Its service process considers the id in use, even if the server has not responded.
+            # Otherwise wandb's service process considers the id in use, even if the server has not responded.
             wandb.teardown()
         self._was_opened = True
         is_offline = os.environ.get("WANDB_MODE") == "offline"
@@ -151,9 +151,9 @@ class WeightsAndBiases:
             id=run.id,
             name=run.name,
             resume="allow",
-            # Fields of the config that an attempt may change.
+            # An attempt may change some fields of the config.
             allow_val_change=True,
-            # A notebook may have a run of its own.
+            # A notebook may already have another run.
             reinit="create_new",
             config=dict(run.config),
             dir=str(folder),
@@ -184,7 +184,7 @@ KNOWN_TRACKERS: Mapping[str, Callable[[], Tracker]] = {
 
 
 def reported_to(config: TrainConfig) -> list[str]:
-    """Returns the trackers that a config names; for `all`, those whose packages are installed here."""
+    """Returns the trackers in `training.report_to`; for `all`, those whose packages are installed here."""
     names = config.training.report_to
     if names == ["all"]:
         installed: list[str] = get_available_reporting_integrations()

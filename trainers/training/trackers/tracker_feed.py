@@ -1,7 +1,6 @@
-"""Trackers show a run's metrics with those of other runs; they are fed without blocking training.
+"""Feeds metrics to trackers, which show a run together with other runs, without blocking training.
 
-A tracker is fed with the lines of metrics that the run folder has accepted, so that it shows all attempts of a run as
-one.
+A tracker gets the lines of metrics that the run folder has accepted, so that it shows all attempts of a run as one.
 """
 
 import json
@@ -26,15 +25,15 @@ from trainers.run_folder.layout import TENSORBOARD, WANDB, RunFolder, seconds_of
 
 # Fields of a line of metrics that are not numbers to show.
 _ORIGIN = ("step", "attempt", "time")
-# How long the end of a worker waits for all trackers together.
+# Timeout for all trackers together at the end of a worker.
 LAST_WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
 class TrackerFiles:
-    """Folders of trackers without a server: in the run folder; for a run in a bucket, below `staging` until uploaded.
+    """Folders of trackers without a server, in the run folder; for a run in a bucket, below `staging` until uploaded.
 
-    Each worker group writes them again completely.
+    Each worker group writes the folders again completely.
     """
 
     folder: RunFolder
@@ -42,14 +41,14 @@ class TrackerFiles:
     _replaced: set[str] = field(default_factory=set)
 
     def renew(self, name: str) -> Path:
-        """Returns an empty folder, in place of that of earlier groups."""
+        """Returns an empty folder, which replaces the folder of earlier groups."""
         made = (self.staging if is_url(self.folder.url) else Path(self.folder.url)) / name
         rmtree(made, ignore_errors=True)
         made.mkdir(parents=True)
         return made
 
     def upload(self) -> None:
-        """Copies the folders to a bucket, the first time in place of those of earlier groups."""
+        """Copies the folders to a bucket; the first time, replaces the folders of earlier groups."""
         for name in (TENSORBOARD, WANDB):
             local = self.staging / name
             if local.is_dir():
@@ -74,9 +73,9 @@ class TrackedLine:
     """A line of metrics.
 
     Attributes:
-        number: Orders the lines of the run: of later steps, and of later kinds of a step (`journal.KINDS`).
+        number: Position among the run's lines; grows with the step and, in a step, with the kind (`journal.KINDS`).
         at_s: Time of logging, in seconds since 1970.
-        values: Numbers under the names that transformers' own trackers use: train/loss, eval/wer, test/wer.
+        values: Numbers under the names that transformers' own trackers use, such as train/loss, eval/wer, test/wer.
     """
 
     number: int
@@ -86,7 +85,7 @@ class TrackedLine:
 
     @classmethod
     def parsed(cls, text: str | bytes) -> "TrackedLine":
-        """Parses a line of metrics.jsonl; leaves out numbers that are not finite, which are null there."""
+        """Parses a line of metrics.jsonl; leaves out numbers that are null there, since they were not finite."""
         content = json.loads(text)
         numbers = {key: value for key, value in content.items() if key not in _ORIGIN and value is not None}
         step, kind = position_of(content)
@@ -112,8 +111,8 @@ class Tracker(Protocol):
 class TrackerFeed:
     """Sends lines to one tracker in a thread, which starts with the first line; a failure is reported once.
 
-    A tracker returns the last line that it has, and `history` has all lines so far. So nothing is sent twice, and lines
-    that it missed, because it was unavailable or added later, are sent once it is available.
+    The tracker returns the number of the last line that it has, and `history` has all lines so far. So nothing is sent
+    twice, and lines that a tracker missed, since it was unavailable or added later, are sent once it is available.
     """
 
     def __init__(
@@ -141,11 +140,11 @@ class TrackerFeed:
         self._lines.put(None)
 
     def wait(self, seconds: float) -> None:
-        """Waits until the thread has ended."""
+        """Waits until the thread has ended, for at most this many seconds."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
             if self._thread.is_alive():
-                self._tell("it does not answer")
+                self._tell("it does not respond")
 
     def _send_all(self) -> None:
         while True:
@@ -156,7 +155,7 @@ class TrackerFeed:
                 return
             except Exception as error:
                 self._tell(f"{type(error).__name__}: {error}")
-                # Retried with each line, and a last time at the end.
+                # Retries with each new line, and a last time at the end.
                 if not (self._ends and self._lines.empty()):
                     continue
             return
@@ -174,8 +173,8 @@ class TrackerFeed:
     def _tell(self, why: str) -> None:
         if not self._told:
             self._log(
-                f"warning: training.report_to: {self._name} does not take metrics now; training continues, and what it "
-                f"lacks is sent when it does, by this attempt or the next: {why}"
+                f"warning: training.report_to: {self._name} does not accept metrics now; training continues, and the "
+                f"missing lines are sent when it does, by this attempt or the next: {why}"
             )
         self._told = True
 
@@ -196,14 +195,14 @@ class Trackers:
             feed.send(line)
 
     def upload(self) -> None:
-        """Copies the trackers' files to the run folder, if it is in a bucket."""
+        """Copies the trackers' files to the run folder if that is in a bucket."""
         self._files.upload()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Ends the trackers, if they respond soon."""
+        """Ends the trackers; waits for at most LAST_WAIT_S."""
         for feed in self._feeds:
             feed.end(finished=error is None)
         until = time.monotonic() + LAST_WAIT_S

@@ -1,8 +1,8 @@
-"""torch.compile of a model's layers, for one shape at a time; a model that cannot be compiled trains uncompiled.
+"""Compiles a model's layers by torch.compile, for one shape at a time; trains uncompiled if that fails.
 
-Each layer is compiled separately: all have the same code, gradients of a layer are reduced while those before it are
-computed, and what changes with a bucket outside of layers does not cause recompilation. Layers are compiled in place,
-so that names of weights stay unchanged.
+Each layer is compiled separately, since all layers have the same code, gradients of a layer are reduced while those of
+earlier layers are computed, and code outside of layers that depends on the bucket causes no recompilation. Layers are
+compiled in place, so that names of weights stay unchanged.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 # Label lengths are padded to a multiple of this many tokens.
 LABEL_MULTIPLE = 32
-# Maximum number of shapes per layer: a decoder's are pairs of a bucket and a label length. Other shapes run uncompiled.
+# Maximum number of shapes per layer; a decoder's shapes are pairs of bucket and label length. Others run uncompiled.
 MOST_SHAPES = 64
 BACKEND = "inductor"
 
@@ -27,7 +27,7 @@ BACKEND = "inductor"
 def compile_model(
     trainer: SpeechTrainer, config: TrainConfig, session: Session, *, backend: str | Callable[..., Any] = BACKEND
 ) -> None:
-    """Compiles the model on every rank, or on none, and prints which. Every rank calls this before training."""
+    """Compiles the model on every rank or, after an error, on none; prints the result. Every rank calls this."""
     model: Any = trainer.model
     problem = obstacle(config)
     if problem is None:
@@ -37,7 +37,7 @@ def compile_model(
             with _same_buffers(model):
                 trainer.try_step()
         except Exception as error:  # the run continues after any error of a compiler
-            # The original error inside of torch's compiler.
+            # torch's compiler wraps the original error.
             cause = getattr(error, "inner_exception", error)
             problem = f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}"
         torch._dynamo.config.suppress_errors = True
@@ -53,9 +53,9 @@ def compile_model(
 
 
 def obstacle(config: TrainConfig) -> str | None:
-    """Returns why a recipe's model cannot be compiled; what this machine lacks for it is found in the first step."""
+    """Returns why a recipe's model cannot be compiled, as far as the recipe alone shows; None if it can."""
     if config.strategy.is_sharded:
-        return f"strategy.name {config.strategy.name} gathers weights in hooks, which no layer is compiled with"
+        return f"strategy.name {config.strategy.name} gathers weights in hooks, with which layers cannot be compiled"
     if config.training.checkpoints_reentrantly:
         return "gradient_checkpointing_kwargs.use_reentrant runs layers in a way that is not compiled: remove it"
     return None
@@ -73,7 +73,7 @@ def compile_layers(model: torch.nn.Module, backend: str | Callable[..., Any] = B
 
 @contextmanager
 def _same_buffers(model: torch.nn.Module) -> Iterator[None]:
-    """Restores buffers after the block: statistics of a batch norm, which only steps of the plan may change."""
+    """Restores buffers after the block, such as a batch norm's statistics, which only planned steps may change."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         yield

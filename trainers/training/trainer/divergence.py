@@ -1,8 +1,8 @@
-"""Ends training if its loss or weights are no longer finite: on all ranks at one step, without a wait at other steps.
+"""Ends training if its loss or weights are no longer finite, on all ranks at one step, without a wait at other steps.
 
-A forward pass only records on its own device the first step with such a loss. The ranks check their records where they
-synchronize anyway: when a loss is logged, and before a score and a checkpoint, so that neither is made of such weights.
-In fp16 a step that overflows is skipped, and training continues as long as the loss scale can still be lowered.
+A forward pass only records, on its own device, the first step with such a loss. Ranks check their records where they
+synchronize anyway: when a loss is logged, and before a score or a checkpoint, so that neither is made of such weights.
+In fp16, a step that overflows is skipped, and training continues as long as the loss scale can still be lowered.
 """
 
 import math
@@ -14,9 +14,9 @@ import torch
 
 from trainers.errors import DivergedError
 
-# Like DeepSpeed's default `min_loss_scale`, below which it gives up, too.
+# As DeepSpeed's default `min_loss_scale`, at which DeepSpeed raises an error, too.
 MIN_LOSS_SCALE = 1.0
-# Text of the plain Exception that DeepSpeed raises then (deepspeed/runtime/fp16/loss_scaler.py).
+# Text of the plain Exception that DeepSpeed raises (deepspeed/runtime/fp16/loss_scaler.py).
 _DEEPSPEED_GIVES_UP = "loss scale already at minimum"
 
 
@@ -31,18 +31,18 @@ class Divergence:
         self._rates: dict[int, float] = {}
 
     def record(self, loss: torch.Tensor, step: int, rate: float) -> torch.Tensor:
-        """Records the loss of a forward pass; returns the value that is added to the sum for the log."""
+        """Records the loss of a forward pass; returns the value to add to the sum of logged losses."""
         self._rates[step] = rate
         is_finite = torch.isfinite(loss)
         if self._fp16:
             self._finite_passes += is_finite
-            # Otherwise the loss would stay in each sum that is logged later.
+            # Otherwise a loss of nan would stay in every later sum.
             return loss.nan_to_num(0.0, 0.0, 0.0)
         self._first_step = torch.where(is_finite, self._first_step, self._first_step.clamp(max=step))
         return loss
 
     def loss_to_log(self, loss: float, accelerator: Any) -> float:
-        """Returns the loss to log; for fp16 nan if no pass since the last line was finite. All ranks call this."""
+        """Returns the loss to log; in fp16, nan if no pass since the last log was finite. All ranks call this."""
         if not self._fp16:
             return loss
         finite_passes = float(accelerator.gather(self._finite_passes).sum())
@@ -50,7 +50,7 @@ class Divergence:
         return loss if finite_passes else math.nan
 
     def raise_if_logged_loss_diverged(self, loss: float, step: int, accelerator: Any) -> None:
-        """Ends training if the loss of a line of the log, equal on all ranks, is not finite."""
+        """Ends training if a logged loss, which is equal on all ranks, is not finite."""
         scaler = accelerator.scaler
         # DeepSpeed has its own scale, and raises an error at the minimum.
         may_recover = self._fp16 and (scaler is None or scaler.get_scale() >= MIN_LOSS_SCALE)
@@ -61,7 +61,7 @@ class Divergence:
     def raise_if_any_rank_diverged(self, weights: Iterable[torch.Tensor], step: int, accelerator: Any) -> None:
         """Ends training if any rank has recorded a loss or holds a weight that is not finite. All ranks call this.
 
-        `weights` are the trained ones, or this rank's shards of them; `step` counts completed steps.
+        `weights` are the trained weights, or this rank's shards of them; `step` counts completed steps.
         """
         broken = torch.where(_all_finite(weights, self._first_step.device), math.inf, float(step))
         seen = accelerator.gather(torch.stack([self._first_step, broken]))
@@ -74,7 +74,7 @@ class Divergence:
 
     @contextmanager
     def watch_deepspeed(self, step: int) -> Iterator[None]:
-        """Converts DeepSpeed's error at its minimum loss scale, which all ranks raise at one step, in a block."""
+        """Converts DeepSpeed's error at its minimum loss scale in a block; all ranks raise it at the same step."""
         try:
             yield
         except Exception as error:
@@ -83,7 +83,7 @@ class Divergence:
             self.raise_diverged(step, "at the lowest loss scale a gradient")
 
     def raise_diverged(self, step: float, what: str) -> NoReturn:
-        """Ends training by DivergedError, which names the step and the learning rate; every rank calls this."""
+        """Ends training by a DivergedError with the step and the learning rate. Every rank calls this."""
         rate = self._rates.get(int(step))
         at = f", at the learning rate {rate:g}" if rate is not None else ""
         raise DivergedError(
@@ -95,8 +95,8 @@ class Divergence:
 
 
 def _all_finite(weights: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Returns as a tensor whether all weights are finite; for sharded ones this rank's part."""
-    # The attributes of FSDP2 and ZeRO-3 for the shard.
+    """Returns whether all weights, or this rank's shards of them, are finite, as a tensor."""
+    # FSDP2 and ZeRO-3 have a weight's shard in these attributes.
     shards = [getattr(weight, "_local_tensor", getattr(weight, "ds_tensor", weight)) for weight in weights]
     filled = [cast(torch.Tensor, shard).detach() for shard in shards if shard.numel()]
     if not filled:

@@ -1,4 +1,4 @@
-"""The training objective: a model's inputs of a batch, its loss, and the divisor of a step's loss."""
+"""The training objective: a model's inputs from a batch, its loss, and the divisor of a step's loss."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +19,7 @@ class Objective:
         self._recognizer, self._arguments = recognizer, arguments
         self._features = recognizer.new_features().to(arguments.device)
         self._lengths: torch.Tensor | None = None
-        # The regularizer's term: of the current pass, and the sum since the loss was logged.
+        # The regularizer's term in the current pass, and its sum since the last log.
         self._term: torch.Tensor | None = None
         self._terms: torch.Tensor | float = 0.0
         self._passes = 0
@@ -30,7 +30,7 @@ class Objective:
 
     @contextmanager
     def inputs(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yields the model's inputs of a collated batch on the device, with labels; sets the input length meanwhile."""
+        """Yields the model's inputs from a collated batch, with labels, on the device; sets its input length."""
         given = dict(batch)
         samples, sizes, edge_s, masks, shares = (
             given.pop(name) for name in ("samples", "sizes", "edge_s", "masks", "shares")
@@ -47,7 +47,7 @@ class Objective:
             yield given
 
     def _regularized(self, clips: list[torch.Tensor], shares: list[float]) -> AbstractContextManager[None]:
-        """Makes the model compute the regularizer's term of the clips that have a share of it, while the block runs."""
+        """While the block runs, makes the model compute the regularizer's term over the clips with a nonzero share."""
         sample = [number for number, share in enumerate(shares) if share]
         regularizer = self._recognizer.regularizer
         self._term = None
@@ -56,14 +56,14 @@ class Objective:
         return regularizer.of([clips[number] for number in sample], torch.tensor([shares[number] for number in sample]))
 
     def count(self, batches: Sequence[dict[str, Any]], accelerator: Any) -> torch.Tensor:
-        """Returns the divisor of a step's loss, over all forward passes and ranks. All ranks call this."""
+        """Returns the divisor of a step's loss: the labels of all forward passes and ranks. All ranks call this."""
         labels = [self._recognizer.counted_labels(batch["labels"]) for batch in batches]
         own = torch.stack([counted.ne(IGNORED_LABEL).sum() for counted in labels]).sum().to(self._arguments.device)
         total: torch.Tensor = accelerator.gather(own).sum().float()
         return total
 
     def loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Computes the loss; the Trainer's `compute_loss_func`."""
+        """Computes the loss, as the Trainer's `compute_loss_func`."""
         target = Target(labels, self._lengths, self._arguments.label_smoothing_factor)
         loss = self._recognizer.loss(outputs, target, num_items_in_batch)
         regularizer = self._recognizer.regularizer
@@ -74,7 +74,7 @@ class Objective:
         return loss + added
 
     def without_regularizer(self, loss: torch.Tensor) -> torch.Tensor:
-        """Returns the loss of the last pass without the regularizer's term, which is added up for the log."""
+        """Returns the loss of the last pass without the regularizer's term, which is summed for the log."""
         self._passes += 1
         regularizer = self._recognizer.regularizer
         if regularizer is None or self._term is None:
@@ -85,7 +85,7 @@ class Objective:
         return loss - added
 
     def logged(self, accelerator: Any) -> dict[str, float]:
-        """Returns the regularizer's mean over the steps since the last call, if there is one. All ranks call this."""
+        """Returns the regularizer's mean over the steps since the last call; empty without one. All ranks call this."""
         regularizer = self._recognizer.regularizer
         if regularizer is None:
             return {}

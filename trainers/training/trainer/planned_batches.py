@@ -1,4 +1,4 @@
-"""Loads one rank's part of each step: the plan's utterances, read, augmented, stacked, and on the device in time."""
+"""Loads one rank's part of each step: reads, augments and stacks the plan's utterances, and copies them ahead."""
 
 import multiprocessing
 from collections import Counter, deque
@@ -19,8 +19,8 @@ from trainers.distributed.machine import end_with_parent
 from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Regularizer
 
-# How many steps ahead shards are fetched. If the complete set is shuffled, a step needs about as many shards as it has
-# utterances; within a window, a step needs few new shards, but the next window needs all of its shards at once.
+# Number of steps ahead for which shards are fetched. If the complete set is shuffled, a step needs about as many shards
+# as it has utterances. Within a window, a step needs few new shards, but the next window needs all of its shards.
 PREFETCH_STEPS, PREFETCH_STEPS_WITHIN_WINDOWS = 4, 32
 
 
@@ -29,10 +29,10 @@ class SampleReference:
     """One utterance of one forward pass, by its position in the index.
 
     Attributes:
-        edge_s: Seconds to which it is padded.
-        filler: True if it only keeps a rank in step with the others; its labels are all ignored.
-        epoch: Number of earlier passes over its source; augmentation draws anew in each.
-        share: Its weight in the step's regularizer; 0: it is not in the regularizer's sample.
+        edge_s: Length in seconds to which it is padded.
+        filler: True if it only keeps a rank in step with other ranks; all of its labels are ignored.
+        epoch: Number of earlier passes over its source, in each of which augmentation draws new values.
+        share: Weight in the step's regularizer; 0 if the utterance is not in its sample.
     """
 
     position: int
@@ -88,14 +88,14 @@ class PlannedLoader(DataLoader[Any]):
 
     def __init__(self, dataset: Dataset[Any], **options: Any):
         super().__init__(dataset, worker_init_fn=_begin_process, **options)
-        # Otherwise each of its processes would import torch anew, if a fork server starts them.
+        # Otherwise, if a fork server starts its processes, each of them would import torch again.
         multiprocessing.set_forkserver_preload([__name__])
 
     def set_epoch(self, epoch: int) -> None:
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
     def end(self) -> None:
-        """Ends its processes. On garbage collection, torch would first wait up to 5 seconds for each of them."""
+        """Ends its processes. On garbage collection, torch would first wait for each of them, for up to 5 s."""
         if isinstance(self._iterator, _MultiProcessingDataLoaderIter):
             self._iterator._shutdown_workers()
 
@@ -134,7 +134,7 @@ class Clips(Dataset[dict[str, Any]]):
 class Collator:
     """Stacks clips and labels; features are computed later, on the device.
 
-    Labels are padded to a multiple of `label_multiple`, so that there are few lengths, but to at most `label_tokens`.
+    Labels are padded to a multiple of `label_multiple`, for few different lengths, but to at most `label_tokens`.
     """
 
     collate_labels: LabelCollator
@@ -151,14 +151,14 @@ class Collator:
         labels = self.collate_labels([[*row, *[IGNORED_LABEL] * (width - longest)] for row in rows], sizes.tolist())
         masks, shares = ([item[name] for item in items] for name in ("masks", "share"))
         own = {"edge_s": items[0]["edge_s"], "masks": masks, "shares": shares}
-        # As arrays, which are not moved to a device.
+        # As arrays, since these are not moved to a device.
         given = [item["clip"] for item in items] if self.on_cpu else samples
-        # Sizes stay on the CPU: reading one from a GPU would wait for all of its work.
+        # Sizes stay on the CPU, since reading a size from a GPU would wait for all of the GPU's work.
         return {**labels, **own, "samples": given, "sizes": sizes.tolist()}
 
 
 class BatchesAhead(Iterator[dict[str, Any]]):
-    """Batches of a loader, in its order, on the device; on a CPU they are only read ahead.
+    """The batches of a loader, in order, on the device; without a GPU, only reads them ahead.
 
     The device, not this process, waits for copies from pinned memory, which use their own stream.
     """
@@ -170,7 +170,7 @@ class BatchesAhead(Iterator[dict[str, Any]]):
         self._waiting: deque[dict[str, Any]] = deque()
 
     def fetch(self) -> None:
-        """Reads one more batch and begins to copy it. Called when the device has work."""
+        """Reads one more batch and begins to copy it. Called while the device is busy."""
         batch = next(self.batches, None)
         if batch is not None:
             with torch.cuda.stream(self._stream):
@@ -186,7 +186,7 @@ class BatchesAhead(Iterator[dict[str, Any]]):
             present = torch.cuda.current_stream(self._device)
             present.wait_stream(self._stream)
             for tensor in _tensors(batch):
-                # Otherwise its memory could be reused for the next copy while the model still reads it.
+                # Otherwise the tensor's memory could be reused for the next copy while the model still reads it.
                 tensor.record_stream(present)
         return batch
 

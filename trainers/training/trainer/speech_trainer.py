@@ -1,6 +1,6 @@
 """The Hugging Face Trainer with the plan's batches, our objective, scores and checkpoints.
 
-This is the only subclass of a Trainer. Beneath the public interface it overrides only `_load_from_checkpoint` and
+This is the only subclass of a Trainer. Of the Trainer's private methods, it overrides only `_load_from_checkpoint` and
 `_save_rng_state`; `test_private_interfaces.py` has the reasons, and checks that transformers still calls them.
 """
 
@@ -37,7 +37,7 @@ class SpeechTrainer(Seq2SeqTrainer):
 
     Attributes:
         compiled: True if layers are compiled.
-        times: Time spent on parts of training; `CHECKPOINT` must be ended by the last callback of a save.
+        times: Time spent on parts of training; the last callback of a save must end `CHECKPOINT`.
         exchange: Time of exchanging gradients.
     """
 
@@ -57,8 +57,8 @@ class SpeechTrainer(Seq2SeqTrainer):
     ):
         """Connects the Trainer to the plan.
 
-        `evaluate` scores the validation set after a step on all ranks together; None if a stop request interrupts it.
-        Without `optimizer` (class and settings), AdamW with the arguments' settings is used.
+        `evaluate` scores the validation set after a step, on all ranks together; it returns None if a stop request
+        interrupts it. Without `optimizer` (class and settings), AdamW with the arguments' settings is used.
         """
         self.objective: Objective = Objective(recognizer, arguments)
         super().__init__(
@@ -66,14 +66,14 @@ class SpeechTrainer(Seq2SeqTrainer):
             args=arguments,
             data_collator=Collator(recognizer.collate_labels, on_cpu=self.objective.on_cpu),
             train_dataset=clips,
-            # The Trainer requires one for evaluation; `evaluate` below reads its own.
+            # The Trainer requires a data set for evaluation; `evaluate` below reads its own.
             eval_dataset=clips,
             compute_loss_func=self.objective.loss,
             callbacks=callbacks,
         )
         # accelerate has enabled ZeRO-3 in all of transformers, see `sharding.py`.
         unset_hf_deepspeed_config()
-        # Seq2SeqTrainer does not pass it on.
+        # Set here, since Seq2SeqTrainer does not pass it on to the Trainer.
         self.optimizer_cls_and_kwargs = optimizer
         self.pop_callback(PrinterCallback)
         self.times, self.exchange = StepTimes(), GradientExchange(self)
@@ -85,7 +85,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         self._ahead: BatchesAhead | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains like the Trainer, and then ends the processes that read clips."""
+        """Trains like the Trainer; at the end, ends the processes that read clips."""
         try:
             return super().train(*args, **kwargs)
         finally:
@@ -94,14 +94,14 @@ class SpeechTrainer(Seq2SeqTrainer):
                 self._loader.end()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
-        """Creates the scheduler for the run's lengths; transformers' own if there is one length."""
+        """Creates the scheduler for the run's lengths; if there is one length, transformers' own scheduler."""
         if len(self._schedule.lengths) == 1:
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = new_scheduler(self._schedule, self.args, optimizer or self.optimizer)
         return self.lr_scheduler
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Returns the plan's batches of this rank, not prepared by accelerate, which would distribute them again."""
+        """Returns this rank's batches of the plan. accelerate does not prepare them, since it would distribute them."""
         self._loader = PlannedLoader(
             self._clips,
             batch_sampler=self._batches,
@@ -116,7 +116,7 @@ class SpeechTrainer(Seq2SeqTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """Returns the batches of one step, copied to a GPU during the previous step, and the divisor of its loss."""
+        """Returns the batches of one step and the divisor of its loss; batches are copied to a GPU a step ahead."""
         batches = epoch_iterator
         if device.type == "cuda":
             if self._ahead is None or self._ahead.batches is not epoch_iterator:
@@ -128,7 +128,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             return found, self.objective.count(found, self.accelerator)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Returns the loss of one forward pass, at the length of its bucket."""
+        """Returns the loss of one forward pass, with inputs of its bucket's length."""
         self._keep_statistics()
         with self.objective.inputs(inputs) as given:
             return super().compute_loss(model, given, *args, **kwargs)
@@ -145,7 +145,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         return self.objective.without_regularizer(loss)
 
     def try_step(self) -> None:
-        """Runs a forward and backward pass of this rank alone, and drops the gradients; raises any error."""
+        """Runs a forward and backward pass on this rank only, and drops the gradients; raises any error."""
         model: Any = self._recognizer.model
         batch = self.data_collator([self._clips[reference] for reference in next(iter(self._batches))])
         model.train()
@@ -158,22 +158,22 @@ class SpeechTrainer(Seq2SeqTrainer):
         model.zero_grad()
 
     def _keep_statistics(self) -> None:
-        """Makes batch norms use the statistics of their weights, also during training.
+        """Makes batch norms use their stored statistics, also during training.
 
-        With those of a forward pass, the loss would depend on how a step is distributed, and frozen weights change.
+        With those of a forward pass, the loss would depend on how a step is split, and frozen weights would change.
         """
         for norm in self._batch_norms:
             norm.eval()
 
     def pad_labels(self, label_multiple: int) -> None:
-        """Pads labels of a decoder to a multiple of this many tokens from now on."""
+        """Pads labels of a decoder, from now on, to a multiple of this many tokens."""
         limits = self._recognizer.limits
         if limits.new_tokens is not None:
             collate_labels = self._recognizer.collate_labels
             self.data_collator = Collator(collate_labels, label_multiple, limits.label_tokens, self.objective.on_cpu)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the mean of a regularizer over its steps to a logged loss. All ranks call this."""
+        """Logs a regularizer's mean since the last log next to the loss. All ranks call this."""
         if "loss" in logs:
             logs |= self.objective.logged(self.accelerator)
             logs["loss"] = self._divergence.loss_to_log(logs["loss"], self.accelerator)
@@ -184,12 +184,12 @@ class SpeechTrainer(Seq2SeqTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         with self.times.spent_on(StepPart.SCORING):
             self._raise_if_diverged()
-            # Otherwise generation would be compiled anew for each length.
+            # Eager, since otherwise generation would be compiled again for each length.
             with full_weights(self.model_wrapped), set_stance("force_eager") if self.compiled else nullcontext():
                 try:
                     metrics = self._score(self.state.global_step)
                 except NotFiniteError:
-                    # Weights may still be finite in the first steps of a run that diverges. Raised by all ranks.
+                    # Weights may still be finite in the first steps of a run that diverges. All ranks raise this.
                     self._divergence.raise_diverged(self.state.global_step, "a loss of the validation set")
             if metrics is not None:
                 self.log(dict(metrics))
@@ -199,9 +199,9 @@ class SpeechTrainer(Seq2SeqTrainer):
             return metrics or {}
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Begins a checkpoint with an ordinary model, with any strategy. All ranks call this."""
+        """Begins a checkpoint by writing the full model, whatever the strategy. All ranks call this."""
         self.times.begin(StepPart.CHECKPOINT)
-        # A checkpoint that is saved on a stop request has no score that would show it.
+        # A checkpoint that is saved on a stop request has no score, which would show that training has diverged.
         self._raise_if_diverged()
         weights = gathered_weights(self.accelerator, self.model_wrapped)
         if self.args.should_save:
@@ -231,4 +231,4 @@ class SpeechTrainer(Seq2SeqTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Does nothing: `Reseed` sets the state of each step from the step's number."""
+        """Does nothing, since `Reseed` sets the state in each step from the step's number."""

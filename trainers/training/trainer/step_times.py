@@ -1,7 +1,7 @@
 """Measures the time spent on parts of training, without waiting for a GPU, and shows it (see docs/monitoring.md).
 
-Times are those of this process, except for work of a GPU: how long it was idle while the next batch was read, and how
-long a step's gradients were exchanged after all were computed. Both are read from events that have passed.
+Times are those of this process, except for two times of a GPU: how long it was idle while the next batch was read, and
+how long gradients were still exchanged after all were computed. Both are read from events that have passed.
 """
 
 import time
@@ -35,16 +35,16 @@ class StepPart(StrEnum):
 class Spent(NamedTuple):
     """Seconds between two calls of `StepTimes.take`."""
 
-    # Training, without scores and checkpoints.
+    # Time of training, without scores and checkpoints.
     steps: float
-    # Without computing, because the batch had not been read.
+    # Time without computing, since the batch had not been read yet.
     data: float
-    # Waiting for other ranks, to agree on the number of labels that the loss is divided by.
+    # Time of waiting for other ranks, to agree on the number of labels by which the loss is divided.
     communication: float
 
 
 class StepTimes:
-    """Adds up the time that one rank spends on each part."""
+    """Sums the time that one rank spends on each part."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._since = clock, clock()
@@ -52,7 +52,7 @@ class StepTimes:
         self._reads: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self, part: StepPart) -> None:
-        """Begins a part, which ends before another begins."""
+        """Begins a part, which must end before another part begins."""
         self._part, self._began = part, self._clock()
 
     def end(self) -> float:
@@ -84,11 +84,11 @@ class StepTimes:
     def take(self) -> Spent:
         """Returns the times since the last call."""
         now, seconds = self._clock(), self._seconds
-        # The steps of a line of the log are completed, since it has their loss.
+        # Called when a loss is logged, so that the steps before it are completed.
         while self._reads and self._reads[0][1].query():
             before, after = self._reads.popleft()
-            # Both are in the GPU's single stream, where the second passes when it was recorded or all earlier work is
-            # done.
+            # Both are in the GPU's single stream. The second event passes when it is recorded, or when all earlier work
+            # is done, if that is later.
             seconds[StepPart.DATA] += before.elapsed_time(after) / 1000
         steps = now - self._since - seconds[StepPart.CHECKPOINT] - seconds[StepPart.SCORING]
         spent = Spent(steps, seconds[StepPart.DATA], seconds[StepPart.COMMUNICATION])
@@ -98,19 +98,19 @@ class StepTimes:
 
 
 class GradientExchange:
-    """Time that ranks take to exchange gradients, as measured by DDP; other strategies have no such timer."""
+    """The time that ranks take to exchange gradients, as measured by DDP; other strategies do not measure it."""
 
     def __init__(self, trainer: Trainer):
         self._trainer = trainer
 
     def sample(self, every: int) -> None:
-        """Makes DDP time one of every `every` steps."""
+        """Makes DDP measure one of every `every` steps."""
         if isinstance(self._trainer.model_wrapped, DistributedDataParallel):
             self._trainer.model_wrapped._set_ddp_runtime_logging_sample_rate(every)
 
     @property
     def seconds(self) -> float | None:
-        """Seconds in the last timed step, beyond computing the gradients; None if not known."""
+        """Time in the last measured step, beyond computing the gradients, in seconds; None if not known."""
         if self._trainer.args.world_size == 1:
             return 0.0
         if not isinstance(self._trainer.model_wrapped, DistributedDataParallel):
@@ -121,16 +121,16 @@ class GradientExchange:
 
 
 class StepGauges(TrainerCallback):
-    """Sets the progress gauge after each step, and the others with each line of the log. Must be the last callback."""
+    """Sets the progress gauge after each step, and other gauges with each logged loss. Must be the last callback."""
 
     def __init__(
         self, session: Session, times: StepTimes, exchange: GradientExchange, plan: BatchPlan, durations_s: Any
     ):
         self._session, self._times, self._exchange = session, times, exchange
         self._plan, self._durations_s = plan, durations_s
-        # The steps of the last line of the log, and of the last checkpoint.
+        # The steps of the last logged loss, and of the last checkpoint.
         self._logged = self._saved = 0
-        # Since training began, in seconds.
+        # Seconds since training began: of steps, and of waiting for data.
         self._trained = self._waited = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -143,7 +143,7 @@ class StepGauges(TrainerCallback):
         self._session.record_progress()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Sets how long training was blocked by this checkpoint, divided by the steps since the last checkpoint."""
+        """Sets the time for which this checkpoint blocked training, divided by the steps since the last checkpoint."""
         steps = max(1, state.global_step - self._saved)
         self._session.set_gauge(gauges.STEP_TIME, self._times.end() / steps, part=StepPart.CHECKPOINT)
         self._session.record_progress()
@@ -156,7 +156,7 @@ class StepGauges(TrainerCallback):
         self._session.show_from_main(f"train: {sum(shares) / len(shares):.2%} of step time was spent waiting for data")
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Sets the measurements since the last line of the log; ignores lines with only a score."""
+        """Sets the measurements since the last logged loss; ignores logs with only a score."""
         logs: dict[str, float] = kwargs["logs"]
         steps = range(self._logged, state.global_step)
         if "loss" not in logs or not steps:
@@ -183,7 +183,7 @@ class StepGauges(TrainerCallback):
     def _show_input(self, steps: range, seconds: float) -> None:
         """Sets the speed of this rank, and the share of padding in its input."""
         passes = [item for step in steps for item in self._plan.micro_batches(step, self._session.rank)]
-        # A rank without utterances gets a filler.
+        # A pass without utterances has a filler.
         padded_s = sum(max(1, len(rows)) * edge_s for rows, edge_s in passes)
         rows = np.concatenate([rows for rows, _ in passes])
         audio_s, seconds = float(self._durations_s[rows].sum()), max(seconds, 1e-9)

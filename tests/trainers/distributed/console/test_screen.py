@@ -139,7 +139,7 @@ def test_a_command_goes_on_when_nobody_reads_its_output_any_more(
             show("not read")
             print("of a library", flush=True)
             show(Finished("WER 4%", "/runs"))
-    assert capsys.readouterr().err == "nobody reads the output any more: the command goes on without it\n"
+    assert capsys.readouterr().err == "nobody reads the output any more: the command continues without it\n"
 
 
 def test_a_command_goes_on_when_its_terminal_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

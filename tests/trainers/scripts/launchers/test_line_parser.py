@@ -279,7 +279,7 @@ def test_what_has_no_effect_is_named(line: str, note: str) -> None:
     ("line", "problem"),
     [
         ("torchrun --nproc_per_noed 4 t.py", "--nproc_per_noed: there is no such option; did you mean --nproc_per_n"),
-        ("torchrun --xyz 1 t.py", "torchrun --xyz: there is no such option; options of the script stand after it"),
+        ("torchrun --xyz 1 t.py", "torchrun --xyz: there is no such option; options of the script follow it"),
         ("torchrun --n 4 t.py", "torchrun: ambiguous option: --n could match --nnodes, --nproc_per_node"),
         ("accelerate launch --num_proc 4 t.py", "--num_proc: there is no such option; did you mean --num_processes?"),
         ("deepspeed --no_ss t.py", "deepspeed: ambiguous option: --no_ss could match --no_ssh, --no_ssh_check"),

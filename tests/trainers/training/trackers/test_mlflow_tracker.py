@@ -25,7 +25,7 @@ def test_a_server_has_one_run_of_all_attempts(tmp_path: Path) -> None:
     url, folder = f"http://127.0.0.1:{port}", tmp_path / "run"
     variables = {"MLFLOW_TRACKING_URI": url, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     said = run_attempts("mlflow", folder, "killed", **variables)
-    assert said.count("training.report_to: mlflow does not take metrics now") == 1
+    assert said.count("training.report_to: mlflow does not accept metrics now") == 1
     with served(port, tmp_path), httpx.Client(base_url=f"{url}/api/2.0/mlflow") as api:
         assert run_attempts("mlflow", folder, "killed", **variables) == ""
         killed = the_run(api)

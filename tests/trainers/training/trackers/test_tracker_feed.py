@@ -84,7 +84,7 @@ def test_one_that_is_not_available_is_told_once_and_gets_all_when_it_is(
     run_resumed(writer, trackers_of(writer, tmp_path, {"server": server}, said))
     assert [step for step, _ in server.losses] == [4, 5, 6, 7, 8, 9]
     assert len(said) == 1
-    assert "report_to: server does not take metrics now; training continues" in said[0] and "refused" in said[0]
+    assert "report_to: server does not accept metrics now; training continues" in said[0] and "refused" in said[0]
 
 
 def test_one_that_is_named_later_gets_what_was_before(folder: RunFolder, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_one_that_never_answers_keeps_neither_training_nor_its_end(
     finally:
         released.set()
     assert [step for step, _ in server.losses] == [4, 5, 6, 7, 8, 9], "it waits for no other tracker"
-    assert len(said) == 1 and "silent does not take metrics now" in said[0]
+    assert len(said) == 1 and "silent does not accept metrics now" in said[0]
 
 
 def test_a_stale_group_sends_nothing_more(folder: RunFolder, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Code that runs in the interpreter of a program: standard library only, for any Python since 3.8."""
+"""Code that runs in the interpreter of a program, and therefore uses only the standard library of Python 3.8."""

@@ -1,8 +1,8 @@
 """Makes the main process wait at a barrier until the other nodes have the files that it has written before.
 
-Scripts prepare data on the main process while the others wait at a barrier, or for an object that it broadcasts, and
-then read the data on all of them. Python imports this module at its start if its folder is in PYTHONPATH;
-`shared_files.py` is the other side:
+Programs prepare data on the main process while other ranks wait at a barrier, or for an object that it broadcasts; then
+all ranks read the data. Python imports this module at its start if its folder is in PYTHONPATH. `shared_files.py` is
+the other side:
 
     <requests>/asked-<n>     the program: there are new files, for the n-th time
     <requests>/shared-<n>    the keeper: all nodes have them
@@ -19,7 +19,7 @@ from typing import Any
 
 OUTPUT, REQUESTS = "RAYSCRIBE_OUTPUT_FOLDER", "RAYSCRIBE_REQUESTS"
 POLL_S = 0.02
-# The module of torch with the barriers, and the functions in which ranks without work wait.
+# torch's module with the barriers, and its functions in which ranks wait for each other.
 _MODULE, _BARRIERS = "torch.distributed.distributed_c10d", ("barrier", "monitored_barrier", "broadcast_object_list")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -47,7 +47,7 @@ class _Shared:
         self._names = names
 
     def _is_main(self) -> bool:
-        """Returns True in the first process with a barrier; processes that it starts may have barriers of their own."""
+        """Returns True in the first process with a barrier; processes that it starts may have their own barriers."""
         mark = os.path.join(self._requests, "process")
         try:
             with open(mark, "x") as file:
@@ -59,7 +59,7 @@ class _Shared:
 
 
 class _BarrierFinder(importlib.abc.MetaPathFinder):
-    """Finds torch's module with the barriers like Python does, and patches it once it is loaded."""
+    """Finds torch's module with the barriers as Python does, and patches it once it is loaded."""
 
     def __init__(self, shared: _Shared):
         self._shared = shared
@@ -94,7 +94,7 @@ class _BarrierFinder(importlib.abc.MetaPathFinder):
 
 
 def _run_next() -> None:
-    """Runs the module of this name that Python would have found without this one."""
+    """Runs the `sitecustomize` that this module hides from Python, if any."""
     others = [path for path in sys.path if os.path.abspath(path) != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
