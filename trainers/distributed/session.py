@@ -271,10 +271,10 @@ class LocalSession(Session):
             print(line, flush=True)
 
     def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
-        """Does nothing: there is no monitoring without Ray."""
+        """Does nothing, since there is no monitoring without Ray."""
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
-        """Does nothing: there is no engine to report to."""
+        """Does nothing, since there is no engine to report to."""
 
     def reported_pointers(self) -> set[str] | None:
         return None

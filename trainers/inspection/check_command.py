@@ -79,7 +79,7 @@ def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str],
 def _checks_of(group: str) -> Sequence[Check[Subject]]:
     """Returns the checks of a group; if a package that they need cannot be imported, one check that fails."""
     try:
-        # Imported late: some groups need torch, which takes seconds to import, or Ray.
+        # Imported late, since some groups need torch, which takes seconds to import, or Ray.
         checks: Sequence[Check[Subject]] = resolve_name(f"{__package__}.{GROUPS[group][0]}")
     except (ImportError, OSError) as error:
         text = f"a package cannot be imported: {error}; install Rayscribe's requirements"

@@ -53,7 +53,7 @@ EXAMPLES = 8
 SUMMARY = "summary.json"
 # Includes the start of a worker process with the job's packages.
 TASK_TIMEOUT_S = 240.0
-# Suffixes of models that are a single file.
+# Extensions of models that are a single file.
 MODEL_FILES = (".zip", ".tar", ".gz", ".tgz", ".pt")
 # Timeout before training, in case a node is busy or imports from a slow disk. What such a node lacks is reported by the
 # training itself.

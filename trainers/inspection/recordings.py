@@ -44,7 +44,7 @@ class Recordings:
     storage_error: str | None = None
 
     def note(self, row: Mapping[str, Any], at: int, found: float | str) -> None:
-        """Notes what was found for row number `at`: seconds, unless the manifest has them, or why it is unreadable."""
+        """Notes what was found for row number `at`: its duration in seconds, or why it is unreadable."""
         self.checked += 1
         if isinstance(found, str):
             self.unreadable[row["id"]] = found

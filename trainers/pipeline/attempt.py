@@ -102,7 +102,7 @@ def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: 
         if plan.has_finished:
             url = request.folder.url
             more = "raise training.max_steps or num_train_epochs, with training.extend, to train on"
-            print_line(f"{url}: this run has finished; {more}, or name another run")
+            print_line(f"{url}: this run has finished; {more}, or use another run.name")
             # The finished attempt may have died or been paused before everything was published.
             publish(request.folder, journal)
             return None
@@ -125,7 +125,7 @@ def resolve(
     with problems:
         _check_cluster(config, engine, request)
     status.update(Phase.PREPARING_DATA, detail="opening the data")
-    show(Stage("data", "reading manifests and the model's description"))
+    show(Stage("data", "reading manifests, and what describes the model"))
     with problems:
         opened = _open_model(config, state, trains=trains)
     if opened is None:

@@ -94,7 +94,7 @@ def _begin(config: ScriptConfig, journal: Journal, request: AttemptRequest) -> D
             raise ResumeError(
                 f"{folder.url}: this run has finished with another command ({changed}): give this one another run.name"
             )
-        print_line(f"{folder.url}: this program has already finished; name another run to run it again")
+        print_line(f"{folder.url}: this program has already finished; use another run.name to run it again")
         return None
     new = {"id": uuid.uuid4().hex, TRAINER: config.trainer, "command": list(config.script.command)}
     driver = Driver.open(folder, journal, request.number, lambda state: state.experiment or new)

@@ -1,4 +1,4 @@
-"""Runs the verbs of `task.py`, each on the engine that its config needs: local workers start faster than Ray.
+"""Runs the verbs of `task.py` on the engine that the config needs, since local workers start faster than Ray.
 
 Libraries that take seconds to load are loaded here, after the config is checked.
 """

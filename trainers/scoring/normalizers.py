@@ -83,7 +83,7 @@ def normalize_basic(text: str) -> str:
 
 
 def _plain(character: str) -> str:
-    """Replaces a character that NFKC would handle wrongly."""
+    """Returns a character, prepared for NFKC, which would otherwise turn some symbols into letters."""
     category = unicodedata.category(character)
     if category == "Nd":
         return str(unicodedata.decimal(character))

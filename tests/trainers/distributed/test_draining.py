@@ -108,7 +108,7 @@ class TestAgent:
         assert fake_ray.drained == ["cc"]
         assert len(lines) == 3
         assert "no answer from the metadata service" in lines[0]
-        assert "cannot be drained, yet: head:6379 does not respond" in lines[1]
+        assert "cannot be drained yet: head:6379 does not respond" in lines[1]
         assert "cc is drained" in lines[2]
 
     def test_without_a_cloud_it_says_so_and_ends(

@@ -70,7 +70,7 @@ GAUDI = {"HPU": "8 × Gaudi"}
         (CPU_BUILD, GAUDI, "auto", "error", "use_gpu is true (Gaudi: scaling.accelerator: hpu, for trainer: script)"),
         (ROCM_BUILD, AMD, "cuda", "error", "scaling.accelerator is cuda; set it to rocm, or choose nodes"),
         (CUDA_BUILD, {}, "rocm", "error", "scaling.accelerator is rocm; set it to cpu, or choose nodes"),
-        (CPU_BUILD, GAUDI, "hpu", "error", "torch for Gaudi comes with its vendor's image alone"),
+        (CPU_BUILD, GAUDI, "hpu", "error", "torch for Gaudi comes only in its vendor's image"),
         (BLIND_HPU, GAUDI, "hpu", "error", "which sees none of them: start the container with --runtime=habana"),
         (CUDA_BUILD, NVIDIA, "cpu", "warning", "they stay idle; set scaling.use_gpu: true"),
         (CPU_BUILD, GAUDI, "cpu", "ok", "HPU (8 × Gaudi)"),

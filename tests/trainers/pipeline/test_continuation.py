@@ -21,7 +21,7 @@ from trainers.storage import open_storage
 
 def is_exact(continuation: Continuation) -> bool:
     """Returns True if weights are equal bit for bit to those without the changes."""
-    inexact = ("up to rounding only", "the run ends at")
+    inexact = ("only up to rounding", "the run ends at")
     return not any(words in line for line in continuation.changes for words in inexact)
 
 

@@ -23,8 +23,8 @@ def test_a_name_without_an_owner_is_the_account_s(taking_hub: Hub, model_id: str
         ("", "there is no token of the Hub: set HF_TOKEN where this runs"),
         ("hf_wrong", "does not accept the token, which is wrong or has expired: set HF_TOKEN"),
         (READING, "the token of ana only reads: give one that may write"),
-        ("hf_two words", r"the token of the Hub \(not shown\) has blanks"),
-        ("hf_žeton", r"the token of the Hub \(not shown\) has blanks"),
+        ("hf_two words", r"the token of the Hub \(not shown\) has characters"),
+        ("hf_žeton", r"the token of the Hub \(not shown\) has characters"),
     ],
 )
 def test_a_token_that_cannot_push_is_said_and_not_shown(

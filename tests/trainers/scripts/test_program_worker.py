@@ -199,7 +199,7 @@ def test_a_storage_that_fails_does_not_hide_why_a_program_has(tmp_path: Path, mo
     group = Group(tmp_path, "sys.exit(5)", "time.sleep(60)")
     error = group.run()[0].exception()
     assert isinstance(error, ScriptError) and error.exit_code == 5
-    assert "[rank 0] not all of its output could be stored: s3://bucket: no route to host" in group.board.lines
+    assert "[rank 0] not all output of the program could be stored: s3://bucket: no route to host" in group.board.lines
 
 
 def test_what_a_folder_has_is_noted_before_any_program_of_the_node_starts(

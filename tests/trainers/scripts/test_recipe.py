@@ -109,7 +109,7 @@ def notes_on(line: str, **scaling: Any) -> list[str]:
 
 def test_where_ray_places_workers_otherwise_than_a_line_says_it_is_said() -> None:
     (note,) = notes_on("torchrun --nnodes 2 --nproc_per_node 4 train.py")
-    assert "torchrun says 4 on each node: Ray Train knows 8 workers in total" in note
+    assert "torchrun says 4 on each node: Ray Train places 8 workers on as few nodes as it can" in note
     (note,) = notes_on("torchrun --nnodes 2 train.py")
     assert "or scaling.placement_strategy is STRICT_SPREAD" in note
     assert notes_on("torchrun --nproc_per_node 4 train.py") == []

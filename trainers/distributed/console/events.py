@@ -32,7 +32,7 @@ class StageEnded:
 
 @dataclass(frozen=True)
 class Counted:
-    """Progress: the number of completed units of a total, the seconds taken, and a note on unusual units.
+    """Progress: the number of completed units of a total, the seconds taken, and a note for the line.
 
     A log prints only events with `is_logged`; a terminal shows all of them.
     """

@@ -55,7 +55,7 @@ class Screen:
         """Shows events with `output`, which prints to `file`."""
         self._output, self._file, self._clock = output, file, clock
         self._view = View(began_s=clock())
-        # Reentrant: a signal may interrupt the thread that holds the lock, and its handler then shows an error.
+        # Reentrant, since a signal may interrupt the thread that holds the lock, and its handler then shows an error.
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._tick, name="screen", daemon=True)
@@ -138,7 +138,7 @@ class LogOutput(Output):
             print(line, file=self._file, flush=True)
 
     def close(self) -> None:
-        """Does nothing: standard output was not changed."""
+        """Does nothing, since standard output was not changed."""
 
 
 class JsonLines(Output):

@@ -71,7 +71,7 @@ class ScoredRun:
         if totals is None:
             raise ConfigError(
                 f"{folder.url}: this run has no score on a test set, which an export is compared with: start it again "
-                "with data.test, which scores its best model, or name another run"
+                "with data.test, which scores its best model, or use another run"
             )
         config = build_config(content, origin=folder.storage.url(CONFIG), scope=ConfigScope((), trains=False))
         return cls(

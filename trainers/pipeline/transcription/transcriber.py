@@ -35,7 +35,7 @@ AT_ONCE_S = 1800.0
 # Length of audio, in seconds, that a CPU recognizes between two writes to a growing file: a minute or two of computing.
 # A process that is stopped loses at most this much.
 GROWS_BY_S = 120.0
-# Maximum length of segments, even if the model accepts longer ones: cost grows faster than length.
+# Maximum length of segments, even if the model accepts longer ones, since the cost grows faster than the length.
 USUAL_SEGMENT_S = 30.0
 MOMENT_S = 0.01
 MOMENT_SAMPLES = round(MOMENT_S * SAMPLING_RATE_HZ)

@@ -324,7 +324,7 @@ class InputFetcher:
         return found
 
     def _each(self, action: Callable[[T], None], items: Sequence[T], what: str, unit: str) -> None:
-        """Applies an action to each item, several at a time, and shows progress; a failure ends it after `_AT_ONCE`."""
+        """Applies an action to each item, several at a time, and shows progress; begins no more after a failure."""
         counter = ProgressCounter(what, total=len(items), unit=unit, show=as_lines(self._say), every_s=PROGRESS_S)
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="inputs") as pool:
             for start in range(0, len(items), _AT_ONCE):

@@ -121,7 +121,7 @@ _TolerantLoader.add_multi_constructor("", _keep)
 
 
 def _read_arguments(path: Path) -> dict[str, Any]:
-    """Returns the content of a file of arguments by name; empty if it is not one."""
+    """Returns the content of a file of arguments by name; empty if the file is not a file of arguments."""
     text = _text(path) if path.suffix in (".json", ".yaml", ".yml") else None
     if text is None:
         return {}

@@ -27,7 +27,7 @@ _RATES = ("wer", "cer", "ser", "mer")
 _NO_SCORES = re.compile(r".*_(runtime|per_second|samples|preparation_time|timestamp)|epoch|step|total_flos")
 # Entries of SpeechBrain's CKPT.yaml that are not scores.
 _NO_SCORES_OF_META = ("unixtime", "end-of-epoch", "epoch")
-# Rates are percentages if none is below the first value, or if some are above the second; as fractions, both are rare.
+# Rates are in percent if the largest of each evaluation is above the first value, or any is above the second.
 _PERCENT_ABOVE, _PERCENT_ONCE_ABOVE = 3.0, 30.0
 _MOST_BYTES = 64 << 20
 _HEAD_BYTES = 4096

@@ -73,9 +73,9 @@ def test_other_braces_are_the_script_s_own(word: str) -> None:
     [
         (["--csv", "{s3:bucket}"], "--csv: {s3:bucket} names no file: write {s3:bucket/key}"),
         (["--csv={s3:/key}"], "--csv: {s3:/key} names no file"),
-        (["train.py", "{hdfs:a/b}"], "argument 2: {hdfs:a/b}: hdfs is no storage .*double the braces"),
-        (["--csv={S3:bucket/key}"], r"--csv: {S3:bucket/key}: S3 is no storage .* write {s3:bucket/key}"),
-        (["x={sftp2://host/key}"], "x: .*sftp2 is no storage"),
+        (["train.py", "{hdfs:a/b}"], "argument 2: {hdfs:a/b}: inputs are not fetched from hdfs: .*double the braces"),
+        (["--csv={S3:bucket/key}"], r"--csv: {S3:bucket/key}: inputs are not fetched from S3: write {s3:bucket/key}"),
+        (["x={sftp2://host/key}"], "x: .*inputs are not fetched from sftp2"),
         (["CSV={s3:b/../k}"], "CSV: {s3:b/../k}: .* without '..'"),
         (["--a", "b", "{https:me:secret@host/k}"], "argument 3: .*contains a user name"),
     ],

@@ -298,7 +298,7 @@ def test_what_has_no_effect_is_named(line: str, note: str) -> None:
         ("accelerate launch --config_file a.yaml t.py", "accelerate launch --config_file a.yaml: the file is not read"),
         ("accelerate launch --tpu t.py", "accelerate launch --tpu: TPUs are not supported"),
         ("accelerate launch --use_megatron_lm t.py", "ACCELERATE_USE_MEGATRON_LM=true"),
-        ("accelerate launch --megatron-lm-tp-degree 2 t.py", "--megatron_lm_tp_degree 2: set what it stands for"),
+        ("accelerate launch --megatron-lm-tp-degree 2 t.py", "--megatron_lm_tp_degree 2: set its variable in front"),
         ("accelerate launch --cpu --multi_gpu t.py", "--cpu and --multi_gpu exclude each other"),
         ("accelerate launch --num_processes 3 --num_machines 2 t.py", "give a multiple of --num_machines 2"),
         ("accelerate launch --mixed_precision bf61 t.py", "--mixed_precision bf61: write one of no, fp16, bf16"),

@@ -25,7 +25,7 @@ def test_it_is_left_out_where_it_is_turned_on(tmp_path: Path, words: str, left: 
     command = ["train.py", *words.split()]
     assert without_overwriting(command) == ["train.py", *left.split()]
     note = note_on_overwriting(command, tmp_path)
-    assert (note is not None and "left out where the run goes on" in note) == (words != left)
+    assert (note is not None and "left out when the run continues" in note) == (words != left)
 
 
 @pytest.mark.parametrize(
