@@ -112,8 +112,7 @@ def _start_of(process_id: int) -> str:
         stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    # Field 2 is a name in parentheses that may contain any character; field 22 is the start (proc(5)). A zombie has
-    # ended.
+    # Field 2 is a name in parentheses, with any characters; field 22 is the start (proc(5)). A zombie has ended.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in ("Z", "X") else fields[19]
 

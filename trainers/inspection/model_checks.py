@@ -54,7 +54,7 @@ class InspectedModel(NamedTuple):
 
 @lru_cache(maxsize=1)
 def open_model(subject: Subject) -> InspectedModel | Finding:
-    """Opens what the checks need, once for all; returns a finding if that fails."""
+    """Opens, once, what the checks need; returns a finding if that fails."""
     part = subject.config.model
     try:
         opened = subject.model

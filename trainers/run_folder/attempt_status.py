@@ -122,7 +122,7 @@ def scores_of(state: State, validated: Iterable[Wers] = ()) -> dict[str, float]:
 
 
 def restarts_of(state: State, attempt: int) -> dict[str, Any]:
-    """Returns fields of a status: an attempt's number of worker restarts, and the last reason. Empty without any."""
+    """Returns fields of a status: number and last reason of an attempt's worker restarts; empty without restarts."""
     groups = [group for group in state.groups if group.attempt == attempt]
     return {"restarts": len(groups) - 1, "restart_reason": groups[-1].reason} if len(groups) > 1 else {}
 

@@ -1,4 +1,4 @@
-"""Starts processes that have imported everything, by forking a server process that does nothing else.
+"""Starts processes with everything imported, by forking a server process that has only imported modules.
 
 Uses Python's fork server; programs that call us from `__main__` need no guard. The server's process id, which is needed
 to wait for it and to end it, is private in `multiprocessing.forkserver`, and read only here.

@@ -56,7 +56,7 @@ class Paired:
     test: MatchedPairs
 
     def verdict(self, first: str, units: str) -> str:
-        """Returns `b has significantly fewer errors than a: p = 0.003, z = 2.97 (matched pairs, 9 segments of words)`."""
+        """Returns `b has significantly fewer errors than a: p = 0.003, z = 2.97 (matched pairs, 9 segments)`."""
         test = self.test
         how = f"matched pairs, {counted(test.segments, 'segment')} of {units}"
         if test.p is None or test.z is None:

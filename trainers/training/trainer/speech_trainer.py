@@ -201,7 +201,7 @@ class SpeechTrainer(Seq2SeqTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Begins a checkpoint by writing the full model, whatever the strategy. All ranks call this."""
         self.times.begin(StepPart.CHECKPOINT)
-        # A checkpoint that is saved on a stop request has no score, which would show that training has diverged.
+        # Checked here, too, since a checkpoint that is saved on a stop request is not scored.
         self._raise_if_diverged()
         weights = gathered_weights(self.accelerator, self.model_wrapped)
         if self.args.should_save:
