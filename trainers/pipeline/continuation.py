@@ -75,7 +75,7 @@ UNREPORTED = {"run.name", "run.storage_path", "run.resume"} | {f"training.{name}
 
 @dataclass(frozen=True)
 class Continuation:
-    """How a run begins or continues.
+    """The way in which a run begins or continues.
 
     Attributes:
         config: The config, with the run's values in fields that are null.

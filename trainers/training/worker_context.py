@@ -19,7 +19,7 @@ from trainers.training.trackers.tracker_feed import Trackers
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What one process of a worker group needs, from its start to its end."""
+    """The context of one process of a worker group, from its start to its end."""
 
     task: TrainTask
     session: Session
