@@ -30,6 +30,17 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Values of parameters by which a test needs a service that starts for it; of buckets, the quick level keeps S3's.
+SERVICES = {"az", "gs", "postgres"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leaves the tests of these services to the level of CI."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is not None and SERVICES & {value for value in callspec.params.values() if isinstance(value, str)}:
+        item.add_marker(pytest.mark.integration)
+
+
 def pytest_collection_finish() -> None:
     """Keeps garbage collections, which each training asks for twice, from going through all modules and tests."""
     gc.collect()

@@ -181,6 +181,7 @@ PATTERNS = {key: used for key, used in used_patterns().items() if unbounded(pars
 
 
 @pytest.mark.parametrize(("pattern", "anchored"), list(PATTERNS.values()), ids=[repr(text) for text, _ in PATTERNS])
+@pytest.mark.integration
 def test_a_pattern_takes_linear_time_for_its_worst_texts(pattern: Pattern, anchored: bool) -> None:
     def read() -> None:
         for text in attacks(pattern):

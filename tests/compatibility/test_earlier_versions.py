@@ -41,6 +41,7 @@ def test_there_is_a_version() -> None:
     assert VERSIONS
 
 
+@pytest.mark.integration
 def test_a_finished_run_is_shown_and_trained_further_on_the_data_it_prepared(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,7 @@ def test_batches_of_speech_take_about_what_the_bound_takes_in_long_clips(recogni
 
 
 @pytest.mark.parametrize("recognizer", ["parakeet-tdt"], indirect=True)
+@pytest.mark.integration
 def test_a_transducer_takes_no_more_with_labels_than_its_padded_seconds_do_without(recognizer: Recognizer) -> None:
     labels = np.random.default_rng(1).integers(1, 60, CLIPS)
     bound = kept_bytes(recognizer, [CONTEXT_S] * int(BOUND_S / CONTEXT_S), [1] * int(BOUND_S / CONTEXT_S), CONTEXT_S)

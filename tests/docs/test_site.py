@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.page_commands import commands_of, scripts_of
 from tests.test_architecture import ROOT
 
@@ -13,6 +15,7 @@ FETCHED = re.compile(r'<(?:script|img|iframe)\b[^>]*\bsrc="https?:|<link rel="(?
 SCREEN_LINES = 60
 
 
+@pytest.mark.integration
 def test_no_link_and_no_anchor_leads_nowhere_and_nothing_is_fetched_from_elsewhere(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],

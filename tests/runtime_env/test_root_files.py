@@ -56,6 +56,7 @@ def test_a_dependency_without_a_pin_is_named() -> None:
         reached(["accelerator"], "3.13")
 
 
+@pytest.mark.integration
 def test_what_is_pinned_takes_the_oldest_python_of_the_project() -> None:
     oldest = "3.11.0"
     refuses = []

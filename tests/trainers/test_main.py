@@ -113,6 +113,7 @@ class TestTask:
         assert answer.returncode == 2
         assert "nowhere.yaml: no such file; name a recipe" in one_message(answer)
 
+    @pytest.mark.integration
     def test_all_faults_of_a_recipe_come_in_one_message(self, recipe: Path) -> None:
         overrides = ("--set", "training.max_step=3", "--set", "training.learning_rate=fast")
         answer = task("--config", str(recipe), *overrides, folder=recipe.parent)
@@ -131,6 +132,7 @@ class TestTask:
             ("model.tokenizer_name=https://host/a.zip?X-Goog-Signature=hunter22", "model.tokenizer_name"),
         ],
     )
+    @pytest.mark.integration
     def test_a_credential_is_refused_with_the_other_faults_and_stored_nowhere(
         self, recipe: Path, change: str, field: str
     ) -> None:
@@ -427,6 +429,7 @@ class TestVerbs:
         assert words in capsys.readouterr().err
         assert not [*(recipe.parent / "runs/prepared").glob("*.json")]
 
+    @pytest.mark.integration
     def test_evaluate_passes_over_paths_of_other_verbs(
         self, recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -572,6 +575,7 @@ def is_process_server(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.integration
 def test_a_command_that_is_interrupted_while_it_imports_leaves_no_process(recipe: Path) -> None:
     command = [sys.executable, "-u", str(TASK), "--config", str(recipe)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -104,6 +104,7 @@ def asked(ec2: Ec2) -> dict[str, dict[str, str]]:
     return found
 
 
+@pytest.mark.integration
 def test_what_aws_is_asked_for(ec2: Ec2, asked: dict[str, dict[str, str]]) -> None:
     assert len(ec2.asked("RunInstances")) == len(asked) == 4
     assert {name: request["InstanceType"] for name, request in asked.items()} == {

@@ -24,6 +24,7 @@ VALUES = st.recursive(
 
 @settings(deadline=None)
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=4))
+@pytest.mark.integration
 def test_any_document_is_read_back(content: dict[str, Any]) -> None:
     assert yaml.safe_load(to_commented_yaml(content, {})) == content
 

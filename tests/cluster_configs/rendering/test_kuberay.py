@@ -51,6 +51,7 @@ def pods_of(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.skipif(not schemas_folder().is_dir(), reason=f"no definitions of KubeRay in {schemas_folder()}")
 @pytest.mark.parametrize("kind", [*KubernetesKind])
+@pytest.mark.integration
 def test_the_definition_of_kuberay_accepts_the_resource(kind: KubernetesKind) -> None:
     name = "RayCluster" if kind == KubernetesKind.RAYCLUSTER else "RayJob"
     validator = jsonschema.Draft202012Validator(trimmed(custom_resource(name), below_root=False))

@@ -69,6 +69,7 @@ def test_any_value_at_any_key_has_a_report(path: Path, value: str) -> None:
         validate("\n".join([*lines[:number], f"{key}: {value}", *lines[number + 1 :]]).encode())
 
 
+@pytest.mark.integration
 def test_deep_and_wide_yaml_ends_soon() -> None:
     for text in ("[" * 20_000, "a: " + "[" * 500 + "]" * 500, "a: &a [*a]", "x: [" + "1, " * 60_000 + "1]"):
         assert [rule for rule, _ in validate(text.encode()).broken] == ["yaml"]

@@ -40,6 +40,7 @@ def ours(kind: str) -> Draft202012Validator:
     return Draft202012Validator({**kuberay_schema()[kind], "$defs": kuberay_schema()["$defs"]})
 
 
+@pytest.mark.integration
 def test_the_shipped_schema_is_made_from_kuberays(definitions: Mapping[str, Any]) -> None:
     text = custom_resources.shipped_schema(definitions)
     if setting("REGENERATE_SCHEMA", ""):
@@ -53,6 +54,7 @@ def test_the_shipped_schema_is_small_and_has_no_text_of_others() -> None:
 
 
 @pytest.mark.parametrize("document", [JOB, CLUSTER], ids=lambda document: document["kind"])
+@pytest.mark.integration
 def test_good_documents_pass_both(document: dict[str, Any], definitions: Mapping[str, Any]) -> None:
     kind = document["kind"]
     assert [*Draft202012Validator(definitions[kind]).iter_errors(document)] == []

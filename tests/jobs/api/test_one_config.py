@@ -203,6 +203,7 @@ HARMLESS: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.integration
 def test_what_was_admitted_is_what_runs_byte_for_byte(
     name: str, http: httpx.Client, harness: BackendHarness, package: str, tmp_path: Path
 ) -> None:

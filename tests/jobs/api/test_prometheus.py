@@ -52,6 +52,7 @@ def test_an_empty_ledger_shows_its_queues_at_zero(empty_harness: BackendHarness)
     assert value(samples, "process_resident_memory_bytes") > 0
 
 
+@pytest.mark.integration
 def test_runs_and_queue_lengths_are_counted_by_queue_and_state(empty_harness: BackendHarness) -> None:
     empty_harness.fill()
     empty_harness.add("more", queue="small")
@@ -116,6 +117,7 @@ def test_the_hours_are_those_that_usage_tells(empty_harness: BackendHarness) -> 
         assert shown == pytest.approx(usage.gpu_hours, abs=1e-5)
 
 
+@pytest.mark.integration
 def test_counters_never_go_back_while_time_goes_on(empty_harness: BackendHarness) -> None:
     harness = empty_harness
     for number in range(7):

@@ -51,6 +51,7 @@ def token_of(home: Path) -> str:
     return (home / "token").read_text().strip()
 
 
+@pytest.mark.integration
 def test_it_says_where_it_serves_and_the_command_line_s_client_just_works(tmp_path: Path, database: str) -> None:
     with serve_process(tmp_path, database) as service:
         url = service.url
@@ -72,6 +73,7 @@ def test_it_says_where_it_serves_and_the_command_line_s_client_just_works(tmp_pa
     assert token_of(tmp_path) not in log
 
 
+@pytest.mark.integration
 def test_a_postgres_database_is_shown_without_its_password(tmp_path: Path, postgres_url: str) -> None:
     url = postgres_url.replace("postgresql://rayscribe@", "postgresql://rayscribe:hunter2@")
     with serve_process(tmp_path, url) as service:
@@ -82,6 +84,7 @@ def test_a_postgres_database_is_shown_without_its_password(tmp_path: Path, postg
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.integration
 def test_a_service_that_is_told_to_end_leaves_the_lease_to_the_next_at_once(
     tmp_path: Path, database: str, ledger: Ledger, number: int
 ) -> None:
@@ -108,6 +111,7 @@ def test_of_two_services_both_answer_and_one_acts_and_the_other_takes_over(tmp_p
             wait_until(lambda: client.health()["holds_lease"] is True, "the second to take over")
 
 
+@pytest.mark.integration
 def test_without_tokens_only_this_machine_is_served(tmp_path: Path, database: str) -> None:
     with serve_process(tmp_path, database, no_auth=True) as service:
         assert httpx.get(f"{service.url}/v1/runs", timeout=30).status_code == 200
@@ -171,6 +175,7 @@ def test_an_upload_that_is_cut_off_by_the_end_leaves_nothing(tmp_path: Path, dat
     assert list(packages.iterdir()) == []
 
 
+@pytest.mark.integration
 def test_a_spec_s_secret_is_in_no_answer_no_log_and_no_ledger(tmp_path: Path, database: str) -> None:
     secret = "hf_SeCrEtVaLuE"
     sha256 = make_package(tmp_path / "package.zip")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import httpx
+import pytest
 
 from jobs.api.protocol import IDEMPOTENCY_KEY
 from jobs.model import Attempt, Event, Run, RunState
@@ -193,6 +194,7 @@ def test_usage_sums_up_what_attempts_held(reader: httpx.Client) -> None:
         assert reader.get("/v1/usage", params={"since_s": since}).status_code == 422
 
 
+@pytest.mark.integration
 def test_queues_show_caps_and_counts_and_those_that_are_configured_no_more(
     http: httpx.Client, harness: BackendHarness
 ) -> None:

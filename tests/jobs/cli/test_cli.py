@@ -91,6 +91,7 @@ def test_the_list_of_commands_cuts_nothing() -> None:
     assert "..." not in result.output.split("Commands:")[1]
 
 
+@pytest.mark.integration
 def test_a_list_has_a_line_for_each_run_with_its_reason(ledger: Ledger) -> None:
     lines = run("list").output.splitlines()
     assert lines[0].split() == ["RUN", "STATE", "QUEUE", "PRIORITY", "USER", "AGE", "WER", "REASON"]
@@ -100,6 +101,7 @@ def test_a_list_has_a_line_for_each_run_with_its_reason(ledger: Ledger) -> None:
     assert "old" not in run("list", "--tag", "serbian").output
 
 
+@pytest.mark.integration
 def test_a_list_has_the_runs_without_a_queue_too(ledger: Ledger, tmp_path: Path) -> None:
     now_s = time.time()
     known = register(tmp_path, "by-hand", created_s=now_s - 9000, started_s=now_s - 60, ended_s=now_s, exit_code=130)
@@ -258,6 +260,7 @@ def test_a_stopped_run_is_queued_again(ledger: Ledger, monkeypatch: pytest.Monke
         (["token", "revoke", "nobody"], 21, "nobody"),
     ],
 )
+@pytest.mark.integration
 def test_errors_name_the_thing_and_the_fix_and_have_their_own_exit_code(
     ledger: Ledger, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, expected: str
 ) -> None:
@@ -278,6 +281,7 @@ def test_a_missing_cluster_is_reported_before_any_request(
     assert {item.id for item in ledger.runs().runs} == {"sr", "old"}
 
 
+@pytest.mark.integration
 def test_the_shell_completes_commands_and_states() -> None:
     environment = {
         **os.environ,

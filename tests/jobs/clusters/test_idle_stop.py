@@ -126,6 +126,7 @@ def test_own_hosts_with_containers_stop_theirs_and_never_the_one_in_which_this_r
     assert "docker" not in head[-1] and "ray stop" in head[-1]
 
 
+@pytest.mark.integration
 def test_only_the_watch_of_the_same_cluster_is_ended(tmp_path: Path) -> None:
     one, other = (str(tmp_path / name) for name in ("one", "other"))
     command = [

@@ -22,6 +22,7 @@ def mute() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.integration
 def test_a_dashboard_that_hangs_keeps_no_thread_for_ever(mute: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_private, "RESPONSE_TIMEOUT_S", 0.3)
     before = threading.active_count()

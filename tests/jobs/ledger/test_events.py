@@ -60,6 +60,7 @@ def test_a_number_is_not_given_while_an_earlier_one_is_not_yet_to_be_seen(ledger
     other.close()
 
 
+@pytest.mark.integration
 def test_who_follows_many_writers_sees_each_event_once_in_order(ledger: Ledger, ledger_url: str) -> None:
     writers, each = 6, 15
     done, seen, reader = threading.Event(), [], Ledger.open(ledger_url)

@@ -260,6 +260,7 @@ class TestProcesses:
             assert second.call("write r") == 2
         assert [event.text for event in ledger.events("r")][1:] == ["a", "b"]
 
+    @pytest.mark.integration
     def test_a_paused_service_that_wakes_up_writes_nothing(self, ledger: Ledger, ledger_url: str) -> None:
         add(ledger, "r")
         other = ledger.lease("b", ttl_s=0.5)

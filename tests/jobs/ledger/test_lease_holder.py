@@ -35,6 +35,7 @@ def test_another_process_with_the_same_id_is_not_the_holder() -> None:
     assert process_has_ended(f"{host}/{machine}/{process_id}/1")
 
 
+@pytest.mark.integration
 def test_a_command_that_was_killed_is_followed_by_the_next_at_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     with subprocess.Popen([sys.executable, "-c", HOLD, url], stdout=subprocess.PIPE, text=True) as process:

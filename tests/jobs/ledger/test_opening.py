@@ -38,6 +38,7 @@ class TestMigrating:
         assert [run.id for run in ledger.runs().runs] == ["c", "b", "a"]
         ledger.close()
 
+    @pytest.mark.integration
     def test_processes_that_open_an_empty_database_at_once_share_it(self, ledger_url: str) -> None:
         names = ["a", "b", "c", "d"]
         with ExitStack() as stack:

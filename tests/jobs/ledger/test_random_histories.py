@@ -263,6 +263,7 @@ def told(event: Event) -> tuple[Any, ...]:
     return (event.run_id, event.attempt, event.at_s, event.state, event.before, event.cause)
 
 
+@pytest.mark.integration
 def test_the_ledger_tells_any_history_as_a_plain_model_does() -> None:
     some = settings(
         max_examples=examples(25), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]

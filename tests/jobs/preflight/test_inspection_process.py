@@ -41,6 +41,7 @@ def findings_of(context: Context) -> dict[str, Finding]:
 
 
 class TestProcess:
+    @pytest.mark.integration
     def test_what_is_not_reached_in_time_is_said_to_be_skipped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -151,6 +152,7 @@ class TestWhole:
             found.setdefault(finding.check, []).append(finding)
         return found
 
+    @pytest.mark.integration
     def test_a_sound_recipe_has_no_error_and_no_warning(self, recipe: Path) -> None:
         found = self.preflight(recipe)
         levels = {finding.check: finding.level for findings in found.values() for finding in findings}
@@ -176,6 +178,7 @@ class TestWhole:
         warnings = {check for check, findings in found.items() if any(item.level == "warning" for item in findings)}
         assert warnings >= {"transcripts", "leakage"}
 
+    @pytest.mark.integration
     def test_files_that_only_the_nodes_have_are_no_errors(self, recipe: Path) -> None:
         with dashboard_at("0.0.0.0") as dashboard:
             outside = external_url(dashboard.url)

@@ -26,6 +26,7 @@ class TestWorkingDir:
         assert finding.level == "ok"
         assert "3 files" in finding.text
 
+    @pytest.mark.integration
     def test_one_over_ray_s_limit_names_the_largest_files(self, tmp_path: Path) -> None:
         root = repository(tmp_path)
         (root / "weights.bin").write_bytes(os.urandom(101 * 1024**2))

@@ -174,6 +174,7 @@ class TestRecordingsInABucket:
             with pytest.raises(StorageError, match=r"the bucket 'gone' does not exist"):
                 Cache(folder.url, s3_endpoint).prepare(f"s3://gone/{name}")
 
+    @pytest.mark.integration
     def test_one_that_may_not_be_read_is_quarantined(
         self, bucket_manifest: str, folder: Cache, fault_proxy: FaultProxy
     ) -> None:
@@ -239,6 +240,7 @@ class TestQuarantine:
         assert folder.storage.list_files() == []
 
     @pytest.mark.parametrize("quarantined", [0, 2])
+    @pytest.mark.integration
     def test_clips_without_text_are_counted_in_a_line(self, folder: Cache, manifest: Path, quarantined: int) -> None:
         said: list[Event] = []
         with manifest.open("a") as file:

@@ -67,6 +67,7 @@ class TestFolder:
             assert np.array_equal(samples, speechlike(DURATIONS_S[number], seed=number))
             assert row["duration_s"] == len(samples) / RATE_HZ
 
+    @pytest.mark.integration
     def test_index_agrees_with_the_shards(self, cache: Cache, long_manifest: Path) -> None:
         made = cache.prepare(long_manifest)
         shards = {
@@ -80,6 +81,7 @@ class TestFolder:
                 entry[name] for name in ("id", "text", "duration_s")
             ]
 
+    @pytest.mark.integration
     def test_counts_add_up(self, cache: Cache, long_manifest: Path) -> None:
         made = cache.prepare(long_manifest)
         summary = made.summary
@@ -88,6 +90,7 @@ class TestFolder:
         stored = [entry.size_bytes for entry in made.storage.list_files() if entry.key.startswith("shard-")]
         assert (len(stored), sum(stored)) == (3, summary.stored_bytes)
 
+    @pytest.mark.integration
     def test_clips_are_read_back_by_their_place(self, cache: Cache, long_manifest: Path) -> None:
         made = cache.prepare(long_manifest)
         reader = ClipReader(made, cache_bytes=10**9)
@@ -96,6 +99,7 @@ class TestFolder:
             number = position % 5
             assert np.array_equal(reader.read(position), speechlike(DURATIONS_S[number], seed=number))
 
+    @pytest.mark.integration
     def test_a_flipped_bit_is_found_wherever_it_is(self, folder: Cache, manifest: Path) -> None:
         prepared = folder.prepare(manifest)
         files = [Path(prepared.url) / name for name in ("shard-00000.arrow", "index.parquet", "summary.json")]
@@ -187,6 +191,7 @@ class TestReuse:
 
 
 class TestInterrupted:
+    @pytest.mark.integration
     def test_a_run_that_is_started_again_keeps_the_shards_that_it_finished(
         self, cache: Cache, long_manifest: Path
     ) -> None:
@@ -274,6 +279,7 @@ class TestInterrupted:
         with pytest.raises(DataError, match="5 of 5 recordings cannot be decoded"):
             folder.prepare(manifest, runner=twice, max_bad_fraction=1.0)
 
+    @pytest.mark.integration
     def test_a_killed_process_never_looks_finished(self, cache: Cache, long_manifest: Path) -> None:
         with cache.start_process(long_manifest, stop="1") as process:
             assert process.stdout is not None

@@ -61,6 +61,7 @@ def test_the_least_recently_used_goes_first(bucket: Storage, tmp_path: Path) -> 
     assert held(tmp_path) == [NAMES[0], NAMES[2]]
 
 
+@pytest.mark.integration
 def test_an_evicted_shard_stays_readable_where_it_is_open(bucket: Storage, tmp_path: Path) -> None:
     cache = ShardCache(bucket, "key", SIZE_BYTES)
     first = cache.open(NAMES[0])
@@ -103,6 +104,7 @@ def test_sets_of_one_node_do_not_mix(bucket: Storage, s3_bucket: str, s3_endpoin
 
 
 @pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.integration
 def test_a_shard_that_another_process_evicts_at_once_is_fetched_again(
     bucket: Storage, ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_unknown_groups_are_named() -> None:
 
 
 class TestVerb:
+    @pytest.mark.integration
     def test_a_sound_config_ends_well_and_needs_no_torch_for_its_data(self, recipe: Path) -> None:
         without = "import sys; sys.modules['torch'] = None; from trainers.main import main; main(sys.argv[1:])"
         arguments = ["--verb", "check", "--only", "storage,data", "--config", str(recipe)]
@@ -104,6 +105,7 @@ class TestVerb:
         assert "nowhere.csv: no such file" in answer.stdout
         assert "Traceback" not in answer.stderr
 
+    @pytest.mark.integration
     def test_a_group_asks_only_for_the_paths_that_it_opens(self, recipe: Path) -> None:
         unset = "data.train=${RAYSCRIBE_TEST_NOWHERE}/train.csv"
         answers = {
@@ -115,11 +117,13 @@ class TestVerb:
         assert answers["storage"].returncode == 0
         assert "data.train: ${RAYSCRIBE_TEST_NOWHERE}/train.csv names the variable" in one_message(answers["data"])
 
+    @pytest.mark.integration
     def test_a_group_that_does_not_exist_is_one_message(self, recipe: Path) -> None:
         answer = task("--verb", "check", "--only", "dta", "--config", str(recipe), folder=recipe.parent)
         assert "--only dta: dta is none of" in one_message(answer)
 
 
+@pytest.mark.integration
 def test_a_light_process_finds_the_same_without_torch(tmp_path: Path, recipe: Path) -> None:
     ended = task("--verb", "check", "--light", "--config", str(recipe), folder=tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -189,6 +189,7 @@ class TestRecordings:
         subject = subject_of(tmp_path, {"data.train": str(path)}, elsewhere=True)
         assert "1 of 1 recordings cannot be read" in the_one(check_recordings, subject, "skipped")
 
+    @pytest.mark.integration
     def test_in_a_bucket_a_few_are_fetched(self, tmp_path: Path, s3_bucket: str, s3_endpoint: str) -> None:
         sound_corpus(tmp_path)
         client = boto3.session.Session().client("s3", endpoint_url=s3_endpoint)

@@ -94,6 +94,7 @@ class TestOnANode:
         assert text.startswith("data.cache_dir: ") and "there is a file where a folder is needed" in text
 
     @pytest.mark.parametrize("kind", ["folder", "bucket"])
+    @pytest.mark.integration
     def test_one_that_it_can_write_and_is_another_than_the_driver_s(
         self, kind: str, tmp_path: Path, s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -36,6 +36,7 @@ def test_a_folder_of_the_nodes_is_not_made_here(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.integration
 def test_a_bucket_that_can_be_written_is_left_as_it_was(tmp_path: Path, s3_bucket: str, s3_endpoint: str) -> None:
     changes = {"run.storage_path": f"{s3_bucket}/runs", "run.s3_endpoint_url": s3_endpoint}
     assert levels(check_storage, subject_of(tmp_path, changes)) == {"ok"}

@@ -172,6 +172,7 @@ def test_nothing_is_masked_or_skipped_that_no_field_asks_for(folder: Path) -> No
     assert not getattr(encoder.config, "layerdrop", 0.0)
 
 
+@pytest.mark.integration
 def test_it_says_what_it_has_learned(learned: Seq2SeqRecognizer) -> None:
     found = learned.recognize(batch(learned), learned.encode_labels(TEXTS), Decoding(GenerationPart(max_length=30)))
     assert [item.text for item in found] == TEXTS

@@ -36,6 +36,7 @@ def tampered(folder: Path, target: Path, **changes: Any) -> Path:
 
 
 class TestAsTheHubShipsIt:
+    @pytest.mark.integration
     def test_it_needs_nothing_put_right(self, hub_whisper: Path) -> None:
         recognizer = FAMILY.load_recognizer(part(hub_whisper), None, seed=1)
         assert recognizer.notes == ()
@@ -47,6 +48,7 @@ class TestAsTheHubShipsIt:
         assert labels[:3] == [50303, 50359, 50363]
         assert labels[-1] == 50257
 
+    @pytest.mark.integration
     def test_a_language_is_missing(self, hub_whisper: Path) -> None:
         with pytest.raises(ConfigError, match=r"is multilingual \(--set model\.language=English\)"):
             FAMILY.open_processor(part(hub_whisper, language=None), None)
@@ -60,6 +62,7 @@ class TestAsTheHubShipsIt:
             ({"return_timestamps": True}, "requests timestamps"),
         ],
     )
+    @pytest.mark.integration
     def test_what_is_outdated_is_put_right_and_said_and_it_generates(
         self, hub_whisper: Path, tmp_path: Path, changes: dict[str, Any], note: str
     ) -> None:

@@ -151,6 +151,7 @@ def test_an_attempt_without_a_number_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.integration
 def test_a_storage_that_fails_or_hangs_disturbs_nobody(
     shaky_storage: Storage, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

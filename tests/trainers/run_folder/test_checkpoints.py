@@ -201,6 +201,7 @@ def test_weights_beside_a_checkpoint_are_fetched_where_its_model_is_made_of_them
         fetch_base(elsewhere, tmp_path / "model", trains=False)
 
 
+@pytest.mark.integration
 def test_what_killed_groups_left_half_uploaded_is_swept_and_nothing_else(tmp_path: Path, storage: Storage) -> None:
     folder = RunFolder(storage)
     driver, checkpoints = begin(folder), storage.sub(CHECKPOINTS)
@@ -236,6 +237,7 @@ def test_results_that_the_journal_does_not_name_are_swept(storage: Storage) -> N
     assert storage.list_folders("attempts/1") == [old.group.outputs, own.group.outputs, "attempts/1/tensorboard"]
 
 
+@pytest.mark.integration
 def test_a_group_whose_results_a_later_one_has_deleted_says_that_it_was_overtaken(storage: Storage) -> None:
     folder = RunFolder(storage)
     driver = begin(folder)

@@ -65,6 +65,7 @@ def check_order(folder: RunFolder, racers: int) -> None:
         assert own == [f"{racer}-{number}" for number in range(EACH)]
 
 
+@pytest.mark.integration
 def test_threads_that_race_make_one_order(folder: RunFolder) -> None:
     def race(racer: int) -> State:
         journal = Journal(folder)
@@ -80,6 +81,7 @@ def test_threads_that_race_make_one_order(folder: RunFolder) -> None:
     assert len(last.quarantined) == RACERS * EACH
 
 
+@pytest.mark.integration
 def test_threads_that_share_a_journal_make_one_order(folder: RunFolder) -> None:
     journal = Journal(folder)
 
@@ -110,6 +112,7 @@ def test_processes_that_race_make_one_order(folder: RunFolder) -> None:
     check_order(folder, len(racers))
 
 
+@pytest.mark.integration
 def test_each_decision_is_made_on_the_state_that_its_entry_follows(folder: RunFolder) -> None:
     """Eight that each take a number which nobody has: without compare-and-swap some would take the same."""
 
@@ -145,6 +148,7 @@ def test_what_was_read_once_is_not_read_again(s3_bucket: str, fault_proxy: Fault
     assert [method for method, _ in fault_proxy.requests] == ["HEAD"], "only whether there is one more"
 
 
+@pytest.mark.integration
 def test_an_entry_of_a_newer_version_is_refused_by_name(folder: RunFolder) -> None:
     Journal(folder).append(lambda _: {"kind": "quarantined", "name": "a"})
     unknown = "entry 2 of the run's journal is of the unknown kind 'danced'"
@@ -239,6 +243,7 @@ def test_a_change_of_the_number_of_workers_is_entered_with_its_step(folder: RunF
         writer.resize(80, 5)
 
 
+@pytest.mark.integration
 def test_drivers_that_race_get_attempts_of_their_own(folder: RunFolder) -> None:
     with ThreadPoolExecutor(RACERS) as pool:
         numbers = list(pool.map(lambda _: begin(folder).attempt, range(RACERS)))

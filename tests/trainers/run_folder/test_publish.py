@@ -57,6 +57,7 @@ def pause_at(folder: RunFolder, number: int, meanwhile: Callable[[], None], monk
     monkeypatch.setattr(type(folder.storage), "copy_file", copy)
 
 
+@pytest.mark.integration
 def test_the_root_shows_the_newest_request_and_the_last_result(folder: RunFolder) -> None:
     finish(group_of(prepared(folder, 1), "x"))
     publish(folder, Journal(folder))
@@ -82,6 +83,7 @@ def test_the_result_is_shown_last(folder: RunFolder, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("number", range(1, len(REQUEST) + len(FILES) + 1))
+@pytest.mark.integration
 def test_one_that_was_paused_before_any_file_leaves_what_the_newest_attempt_showed(
     folder: RunFolder, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,7 @@ def play_of(number: int, name: str, staging: Path) -> Callable[[RunFolder], None
     turns=st.lists(st.tuples(st.integers(0, len(ACTORS) - 1), st.integers(1, 40)), max_size=25),
     last=st.permutations(range(len(ACTORS))),
 )
+@pytest.mark.integration
 def test_readers_see_one_true_story_whoever_pauses_and_wakes_when(
     turns: list[tuple[int, int]], last: list[int]
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_worker_that_prints_nothing_keeps_an_empty_log(
     assert not node_files(tmp_path)
 
 
+@pytest.mark.integration
 def test_a_living_process_is_followed_and_a_killed_one_loses_no_last_word(
     folder: RunFolder, start: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

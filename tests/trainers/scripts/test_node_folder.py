@@ -42,6 +42,7 @@ def folder_of(name: str, package: Path) -> NodeFolder:
     return NodeFolder(own, own / "package", package, None)
 
 
+@pytest.mark.integration
 def test_folders_of_keepers_that_were_killed_go_and_those_of_others_stay(package: Path) -> None:
     killed, living, new = (folder_of(name, package) for name in ("killed", "living", "new"))
     assert subprocess.run([sys.executable, "-c", KILLED, killed.own, package], check=False).returncode == 9

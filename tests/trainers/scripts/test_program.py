@@ -41,6 +41,7 @@ def test_it_runs_in_its_folder_with_nothing_but_its_environment(tmp_path: Path) 
     assert int(lines[2]) != os.getpgid(0)
 
 
+@pytest.mark.integration
 def test_sigterm_reaches_the_program_alone_which_may_save(tmp_path: Path) -> None:
     code = (
         "import signal, subprocess, sys, time\n"
@@ -61,6 +62,7 @@ def test_sigterm_reaches_the_program_alone_which_may_save(tmp_path: Path) -> Non
     assert lines == ["ready", "child lives True"]
 
 
+@pytest.mark.integration
 def test_sigterm_reaches_what_a_shell_runs_and_goes_on_to_run(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, signal, subprocess, sys, time\n"
@@ -97,6 +99,7 @@ def test_a_killed_program_takes_its_children_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.integration
 def test_what_has_left_its_session_ends_with_it(tmp_path: Path, is_killed: bool) -> None:
     daemon = (
         "import os, pathlib, subprocess, sys, time\n"
@@ -131,6 +134,7 @@ def test_a_process_that_was_there_before_goes_on(tmp_path: Path) -> None:
             each.wait()
 
 
+@pytest.mark.integration
 def test_what_others_start_while_it_runs_is_left_to_them(tmp_path: Path) -> None:
     program, lines = started(tmp_path, "import time; print('ready'); time.sleep(1.5)")
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -180,6 +184,7 @@ def test_it_dies_with_the_thread_that_started_it(tmp_path: Path) -> None:
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
+@pytest.mark.integration
 def test_output_that_a_child_holds_open_does_not_delay_the_end(tmp_path: Path) -> None:
     code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
     program, _ = started(tmp_path, code)

@@ -128,6 +128,7 @@ save.mkdir(parents=True)
 """
 
 
+@pytest.mark.integration
 def test_a_node_s_folder_stays_until_its_last_rank_has_ended(tmp_path: Path) -> None:
     group = Group(
         tmp_path,
@@ -138,6 +139,7 @@ def test_a_node_s_folder_stays_until_its_last_rank_has_ended(tmp_path: Path) -> 
     assert group.kept("outputs-x") >= {"files/of-0", "files/of-1"}
 
 
+@pytest.mark.integration
 def test_a_rank_that_fails_leaves_when_the_keeper_has_stored_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_rank_that_fails_leaves_when_the_keeper_has_stored_what_is_there(
     assert group.kept("outputs") == {"log.txt"}
 
 
+@pytest.mark.integration
 def test_ranks_leave_for_another_group_when_the_slowest_has_saved(tmp_path: Path) -> None:
     save = """
 def save(*_):
@@ -202,6 +205,7 @@ def test_a_storage_that_fails_does_not_hide_why_a_program_has(tmp_path: Path, mo
     assert "[rank 0] not all output of the program could be stored: s3://bucket: no route to host" in group.board.lines
 
 
+@pytest.mark.integration
 def test_what_a_folder_has_is_noted_before_any_program_of_the_node_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +258,7 @@ def test_what_the_node_fills_in_is_in_no_log_and_no_error_though_the_job_names_n
 
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
+@pytest.mark.integration
 def test_a_program_that_would_ignore_its_checkpoint_is_not_told_to_where_it_has_one(
     tmp_path: Path, has_checkpoint: bool
 ) -> None:
@@ -278,6 +283,7 @@ def test_without_other_ranks_a_broken_connection_is_the_program_s_own_failure(tm
 
 
 @pytest.mark.parametrize("out", ["out", "shared"])
+@pytest.mark.integration
 def test_nodes_that_share_an_output_folder_put_back_and_keep_what_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:

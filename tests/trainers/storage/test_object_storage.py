@@ -38,6 +38,7 @@ class TestFinding:
             storage.write_bytes("a", b"1")
             assert pickle.loads(pickle.dumps(storage)).read_bytes("a") == b"1"
 
+    @pytest.mark.integration
     def test_an_account_with_its_server_and_key_comes_from_a_connection_string(
         self, az_bucket: str, az_endpoint: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -108,6 +109,7 @@ class TestCredentials:
         ("root", "variable"),
         [("gs://b", "GOOGLE_APPLICATION_CREDENTIALS"), ("az://b", "AZURE_STORAGE_CONNECTION_STRING")],
     )
+    @pytest.mark.integration
     def test_missing_credentials_are_named_where_no_cloud_gives_any(
         self, no_cloud: None, monkeypatch: pytest.MonkeyPatch, root: str, variable: str, tmp_path: os.PathLike[str]
     ) -> None:
@@ -158,6 +160,7 @@ class TestErrors:
         assert "broke" in message
         assert shaky_storage.url("x") in message
 
+    @pytest.mark.integration
     def test_an_upload_may_take_longer_than_a_response_to_a_read(
         self, shaky_storage: Storage, fault_proxy: FaultProxy, tmp_path: Path
     ) -> None:
@@ -229,6 +232,7 @@ class TestProcesses:
         )
         subprocess.run([sys.executable, "-c", program, pickle.dumps(shaky_storage).hex()], check=True, timeout=120)
 
+    @pytest.mark.integration
     def test_errors_reach_a_forked_process_and_its_helper_ends_with_it(
         self, shaky_storage: Storage, fault_proxy: FaultProxy
     ) -> None:

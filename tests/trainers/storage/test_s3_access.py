@@ -84,6 +84,7 @@ def test_anonymous_requests_have_no_credentials_and_need_none(
     assert set(fault_proxy.signatures) == {""}
 
 
+@pytest.mark.integration
 def test_a_bucket_of_another_account_is_reached_by_its_own_settings_alone(
     bucket: str, s3_endpoint: str, fault_proxy: FaultProxy, read: Callable[[Storage], bytes]
 ) -> None:
@@ -154,6 +155,7 @@ def test_the_endpoint_of_the_config_wins_over_variables(
     assert open_storage(bucket, StorageOptions(s3_endpoint), retry=FAST_RETRY).read_bytes("x") == b"content"
 
 
+@pytest.mark.integration
 def test_the_endpoint_of_the_profile_is_used(
     bucket: str, fault_proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("start", "most", "part"), [(0, 3, b"abc"), (2, 2, b"cd"), (4, 9, b"e"), (5, 9, b""), (9, 1, b"")]
     )
+    @pytest.mark.integration
     def test_a_part_is_read_up_to_the_end(self, storage: Storage, start: int, most: int, part: bytes) -> None:
         storage.write_bytes("a", b"abcde")
         assert storage.read_part("a", start, most) == part
@@ -127,6 +128,7 @@ class TestFiles:
             storage.read_part("b", 0, 1)
 
     @pytest.mark.parametrize("key", ["", "/", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "a//b", "./a", "a\0b"])
+    @pytest.mark.integration
     def test_a_key_that_leaves_the_root_is_refused_everywhere(self, storage: Storage, key: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         calls: list[Callable[[], object]] = [

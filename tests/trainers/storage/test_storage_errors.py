@@ -26,6 +26,7 @@ def keys(storage: Storage, prefix: str = "") -> list[str]:
 @of_every_bucket
 class TestFaults:
     @pytest.mark.parametrize("size_bytes", [1000, LARGE_BYTES])
+    @pytest.mark.integration
     def test_uploads_and_downloads_survive_refusals_and_cut_connections(
         self, shaky_storage: Storage, fault_proxy: FaultProxy, tmp_path: Path, size_bytes: int
     ) -> None:
@@ -91,6 +92,7 @@ class TestRetries:
             (501, "NotImplemented", "NotImplemented"),
         ],
     )
+    @pytest.mark.integration
     def test_a_fault_that_cannot_pass_is_told_at_the_first_try(
         self,
         shaky_storage: Storage,
@@ -155,6 +157,7 @@ class TestRetries:
 
 
 class TestCheckWritable:
+    @pytest.mark.integration
     def test_a_good_place_passes_and_is_left_as_it_was(self, storage: Storage) -> None:
         storage.check_writable()
         assert storage.list_files() == []
@@ -207,6 +210,7 @@ class TestCheckWritable:
         assert "s3:GetObject" in message and "PutObject" not in message
 
     @of_every_bucket
+    @pytest.mark.integration
     def test_an_endpoint_where_nobody_answers_is_named(self, shaky_storage: Storage, bucket_kind: str) -> None:
         endpoint = "http://127.0.0.1:1"
         message = fails(open_storage(shaky_storage.url(), options_of(bucket_kind, endpoint)).check_writable)

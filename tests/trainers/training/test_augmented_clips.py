@@ -105,6 +105,7 @@ def test_each_clip_is_heard_once_an_epoch_and_otherwise_in_the_next(alone: list[
 
 
 @pytest.mark.parametrize(("workers", "accumulation", "loaders"), [(1, 4, 0), (2, 1, 0), (3, 2, 0), (2, 2, 2)])
+@pytest.mark.integration
 def test_the_clips_of_a_step_do_not_depend_on_who_reads_them(
     corpus: Corpus, alone: list[Heard], workers: int, accumulation: int, loaders: int
 ) -> None:
@@ -112,6 +113,7 @@ def test_the_clips_of_a_step_do_not_depend_on_who_reads_them(
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.integration
 def test_batches_do_not_depend_on_how_the_processes_that_read_them_start(corpus: Corpus, method: str) -> None:
     members = [JoinedMember(name, None, corpus.prepared) for name in ("one", "other")]
     joined = replace(corpus, prepared=JoinedSet.of(members))

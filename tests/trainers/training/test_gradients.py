@@ -102,6 +102,7 @@ def whole(bench: Bench) -> float:
 
 
 @pytest.mark.parametrize(("workers", "accumulation"), SPLITS)
+@pytest.mark.integration
 def test_the_gradient_does_not_depend_on_how_a_batch_is_shared_out(
     bench: Bench, whole: float, workers: int, accumulation: int
 ) -> None:
@@ -109,10 +110,12 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_shared_out(
     assert bench.norm(workers, accumulation) == pytest.approx(whole, rel=TOLERANCE)
 
 
+@pytest.mark.integration
 def test_with_a_plain_mean_it_would(bench: Bench, whole: float) -> None:
     assert bench.norm(1, 4, plain_mean=True) != pytest.approx(whole, rel=1e-3)
 
 
+@pytest.mark.integration
 def test_gradients_are_reduced_in_the_last_forward_pass_of_a_step_only(bench: Bench) -> None:
     folder = bench.root / "accumulation"
     folder.mkdir()

@@ -68,6 +68,7 @@ def test_a_storage_that_is_away_is_told_once_and_gets_the_lines_when_it_is_back(
     assert metrics_of(folder) == [{"step": 1}, {"step": 2}]
 
 
+@pytest.mark.integration
 def test_lines_that_no_storage_took_go_on_with_the_checkpoint(
     tmp_path: Path, s3_bucket: str, fault_proxy: FaultProxy
 ) -> None:

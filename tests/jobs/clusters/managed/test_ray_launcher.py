@@ -47,6 +47,7 @@ def run_ray(record: RayUpRecord, script: str, **variables: str) -> None:
     subprocess.run([sys.executable, "-c", script, record.config_path], env=environment, check=True, capture_output=True)
 
 
+@pytest.mark.integration
 def test_what_another_user_has_left_does_not_say_how_the_head_is_reached(
     record: RayUpRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

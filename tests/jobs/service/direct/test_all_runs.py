@@ -216,6 +216,7 @@ def test_a_storage_that_is_not_there_hides_no_other_run(runs: AllRuns, tmp_path:
     assert quick.attempts("far") == []
 
 
+@pytest.mark.integration
 def test_the_pages_of_a_list_have_every_run_once_newest_first(runs: AllRuns, ledger: Ledger, tmp_path: Path) -> None:
     for number in range(7):
         queue(ledger, f"q{number}", f"/mnt/runs/q{number}", 1000.0 + 20 * number)
@@ -334,6 +335,7 @@ def continue_refused(runs: AllRuns, run: Run) -> str | None:
     return None
 
 
+@pytest.mark.integration
 def test_a_driver_from_before_a_restart_of_the_machine_has_ended(
     runs: AllRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +354,7 @@ def test_a_driver_from_before_a_restart_of_the_machine_has_ended(
         assert runs.run("driven").state == RunState.TRAINING
 
 
+@pytest.mark.integration
 def test_a_clock_that_was_set_back_hides_no_driver(runs: AllRuns, tmp_path: Path) -> None:
     with driver_of(tmp_path):
         pass

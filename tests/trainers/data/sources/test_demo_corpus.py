@@ -58,6 +58,7 @@ def test_every_held_out_word_is_in_training() -> None:
     assert {word for u in plan if u.split == "train" for word in u.text.split()} == set(demo_corpus.WORDS)
 
 
+@pytest.mark.integration
 def test_manifests_list_every_clip_with_its_duration(corpus: dict[str, Path]) -> None:
     assert list(corpus) == ["train", "validation", "test"]
     for split, manifest in corpus.items():
@@ -85,6 +86,7 @@ def test_clips_are_loud_unclipped_and_all_different(corpus: dict[str, Path]) -> 
     assert len({clip.tobytes() for clip in clips}) == len(clips)
 
 
+@pytest.mark.integration
 def test_same_options_give_the_same_bytes_in_any_working_directory(
     corpus: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_makers_at_the_same_time_leave_one_whole_corpus(corpus: dict[str, Path],
     assert [path for path in tmp_path.iterdir() if path.suffix != ".lock"] == [folder]
 
 
+@pytest.mark.integration
 def test_a_folder_that_was_emptied_is_filled_again(corpus: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "emptied").mkdir()
     again = make_demo_corpus(tmp_path / "emptied", SMALL)

@@ -92,6 +92,7 @@ def require_clips(made: PreparedSet) -> None:
         assert np.array_equal(reader.read(position), speechlike(duration_s, seed=seed))
 
 
+@pytest.mark.integration
 def test_sets_and_what_is_prepared_of_them_may_be_in_a_bucket(corpora: Path, s3_bucket: str, s3_endpoint: str) -> None:
     options, cache = StorageOptions(s3_endpoint), f"{s3_bucket}/prepared"
     open_storage(s3_bucket, options).upload_folder(corpora, "corpora")

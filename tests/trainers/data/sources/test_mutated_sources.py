@@ -88,6 +88,7 @@ def require_all_accounted_for(clips: list[Clip], folder: Path) -> None:
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("rounds", CAMPAIGNS)
+@pytest.mark.integration
 def test_a_mutated_manifest_is_refused_by_its_name_or_each_of_its_rows_is_accounted_for(
     rounds: int, tmp_path: Path, bounded: None
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_mutated_manifest_is_refused_by_its_name_or_each_of_its_rows_is_accoun
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("rounds", CAMPAIGNS)
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+@pytest.mark.integration
 def test_a_mutated_archive_is_refused_by_its_name_or_each_sample_is_accounted_for(
     rounds: int, suffix: str, tmp_path: Path, bounded: None
 ) -> None:

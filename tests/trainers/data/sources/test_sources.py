@@ -102,6 +102,7 @@ def test_contents_are_the_same_set_wherever_they_are(tmp_path: Path) -> None:
 
 
 @of_every_bucket
+@pytest.mark.integration
 def test_a_recording_that_is_replaced_in_a_bucket_is_prepared_again(
     shaky_storage: Storage, bucket_kind: str, fault_proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ class TestMixedRecordings:
         write_recording(tmp_path / "n.wav", speechlike(0.1, seed=1))
         assert self._opened(str(manifest)).fingerprint == first.fingerprint
 
+    @pytest.mark.integration
     def test_in_a_bucket_a_listing_decides_unless_the_manifest_is_to(
         self, tmp_path: Path, s3_bucket: str, s3_endpoint: str
     ) -> None:

@@ -85,6 +85,7 @@ def refused(source: object, folder: Path, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.integration
 def test_it_is_refused_by_name(damage: str, whisper_folder: Path, tmp_path: Path) -> None:
     make, text = DAMAGES[damage]
     folder = shutil.copytree(whisper_folder, tmp_path / "model")
@@ -104,6 +105,7 @@ def test_a_pickle_is_refused_by_name_and_never_run(damage: str, whisper_folder: 
     assert not (folder / "it_was_run").exists()
 
 
+@pytest.mark.integration
 def test_sound_weights_in_any_form_are_opened(whisper_folder: Path, tmp_path: Path) -> None:
     for name, make in {"whole": both(), "shards": sharded(both()), "pickled": pickled(both())}.items():
         make(folder := shutil.copytree(whisper_folder, tmp_path / name))
@@ -139,6 +141,7 @@ class TestEverywhere:
         make(folder := shutil.copytree(whisper_folder, tmp_path / "model"))
         assert re.search(text, refused(zipped(folder, tmp_path / "model.zip"), tmp_path))
 
+    @pytest.mark.integration
     def test_sound_weights_are_opened_by_their_headers(
         self, hub: WebServer, whisper_folder: Path, tmp_path: Path, s3_bucket: str, s3_endpoint: str
     ) -> None:
@@ -150,6 +153,7 @@ class TestEverywhere:
         assert list(tmp_path.glob(f"node/**/{SAFE}")) == [], "no weights were fetched for it"
 
     @pytest.mark.parametrize("form", [both(), sharded_pickles], ids=["one file", "shards"])
+    @pytest.mark.integration
     def test_sound_pickles_are_opened_without_them(
         self, form: Damage, hub: WebServer, whisper_folder: Path, tmp_path: Path, s3_bucket: str, s3_endpoint: str
     ) -> None:

@@ -90,6 +90,7 @@ def test_without_a_tokenizer_it_says_which_one(checkpoint: Path) -> None:
         opened(wanted(checkpoint, None))
 
 
+@pytest.mark.integration
 def test_where_pickles_are_not_allowed_it_is_not_read(checkpoint: Path, hub_whisper: Path) -> None:
     with pytest.raises(ConfigError, match=r"tiny\.pt: is a pickled checkpoint, .* set model\.allow_pickle: true"):
         opened(wanted(checkpoint, hub_whisper, allow_pickle=False))

@@ -114,6 +114,7 @@ class TestABucket:
             open_sources(recipe, pins, weights=True)
         assert pin_sources(recipe)["name_or_path"].differs_from(pins["name_or_path"].record)
 
+    @pytest.mark.integration
     def test_folders_of_one_base_name_do_not_clash(
         self, ctc_folder: Path, tmp_path: Path, s3_bucket: str, s3_endpoint: str
     ) -> None:

@@ -91,6 +91,7 @@ def files_below(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("family", ["ctc", "whisper"])
+@pytest.mark.integration
 def test_transformers_own_format_scores_as_the_run(
     family: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_damaged_format_is_found_by_its_score_and_leaves_nothing(
     assert main([*arguments, "--tolerance", "100", "--force"]) == 0, "that far from the run's it may be"
 
 
+@pytest.mark.integration
 def test_a_converter_that_fails_leaves_nothing_and_the_others_go_on(
     ctc: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def with_reader(reader: rank_work.KillingReader, blocks: list[pa.Table], task: S
     return MachineEngine().run_shard_tasks(blocks, replace(task, reader=reader))
 
 
+@pytest.mark.integration
 def test_a_process_that_dies_ends_it_with_a_message(manifest: Path, tmp_path: Path) -> None:
     runner = partial(with_reader, rank_work.KillingReader())
     with pytest.raises(LostWorkerError, match="preparing: the process of a worker died: "):

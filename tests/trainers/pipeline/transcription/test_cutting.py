@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +94,7 @@ def energy(samples: np.ndarray) -> float:
     return float(np.square(samples.astype(np.float64)).sum())
 
 
+@pytest.mark.integration
 def test_no_sentence_of_half_an_hour_is_lost_or_cut_where_it_is_loud(speech_data: Path) -> None:
     """All sentences of eight readers, three times, with pauses between them."""
     draws = np.random.default_rng(0)

@@ -197,6 +197,7 @@ class TestTheCommand:
             (["{empty}"], "a folder without recordings"),
         ],
     )
+    @pytest.mark.integration
     def test_what_cannot_be_is_refused_with_the_argument(
         self,
         arguments: list[str],

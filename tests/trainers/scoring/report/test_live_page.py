@@ -43,6 +43,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return found
 
 
+@pytest.mark.integration
 def test_a_page_is_written_after_a_request_and_a_problem_is_told_once(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

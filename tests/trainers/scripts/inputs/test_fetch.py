@@ -132,6 +132,7 @@ def test_speechbrain_s_data_root_is_the_manifest_s_folder_or_a_prefix(node: Node
         ("s3://b//a.wav", "line 3: s3://b//a.wav: storage key '/a.wav' is not a path"),
     ],
 )
+@pytest.mark.integration
 def test_a_recording_that_is_not_there_is_named_with_its_row(node: Node, path: str, reason: str) -> None:
     node.put({"in/a.wav": "a", "in/train.csv": f"path,text\na.wav,one\n{path},two\n"})
     with pytest.raises(DataError, match=rf"in/train\.csv: .*{reason}"):

@@ -145,6 +145,7 @@ def test_what_was_cut_short_is_prepared_again_and_what_is_damaged_is_said(group:
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside"])
+@pytest.mark.integration
 def test_a_manifest_that_leads_out_of_the_folder_is_refused(group: Group, name: str) -> None:
     group.prepare("main", is_main=True)
     storage = group.stored

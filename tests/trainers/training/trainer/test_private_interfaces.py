@@ -47,6 +47,7 @@ def calls(caller: str, method: str) -> int:
 
 
 @pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.integration
 def test_the_trainer_still_calls_a_private_method_that_ours_overrides(name: str) -> None:
     _, callers = PRIVATE[name]
     assert parameters(getattr(SpeechTrainer, name)) == parameters(getattr(Trainer, name))

@@ -82,6 +82,7 @@ def test_what_a_gpu_waited_for_a_batch_is_read_off_events_that_have_passed(
     assert times.take().data == 0.5, "the one before has passed by now, the newest has not"
 
 
+@pytest.mark.integration
 def test_the_exchange_of_gradients_is_known_of_one_rank_and_of_ddp_alone() -> None:
     trainer: Any = SimpleNamespace(args=SimpleNamespace(world_size=1), model_wrapped=None)
     exchange = GradientExchange(trainer)

@@ -74,6 +74,7 @@ def require_clips(found: PreparedSet, numbers: list[int], *, ids: list[str] | No
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+@pytest.mark.integration
 def test_a_manifest_in_an_archive_has_its_recordings_there(place: Place, tmp_path: Path, suffix: str) -> None:
     mode = "w" if suffix == ".tar" else "w:gz"
     write_tar(tmp_path / "made" / f"corpus{suffix}", manifest_members(COUNT, "inner/"), mode)
@@ -83,6 +84,7 @@ def test_a_manifest_in_an_archive_has_its_recordings_there(place: Place, tmp_pat
     require_clips(place.cache.prepare(url, runner=never), list(range(COUNT)))
 
 
+@pytest.mark.integration
 def test_webdataset_shards_are_read_as_its_writer_has_made_them(place: Place, tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     with webdataset.ShardWriter(str(tmp_path / "made" / "train-%03d.tar"), maxcount=3, verbose=0) as writer:
@@ -92,6 +94,7 @@ def test_webdataset_shards_are_read_as_its_writer_has_made_them(place: Place, tm
     require_clips(place.cache.prepare(url), list(range(COUNT)), ids=[f"u{number}" for number in range(COUNT)])
 
 
+@pytest.mark.integration
 def test_shar_is_read_as_lhotse_has_made_it(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     (tmp_path / "made").mkdir()
     cuts_of(tmp_path / "wavs").to_shar(str(tmp_path / "made"), fields={"recording": "flac"}, shard_size=3)
@@ -302,6 +305,7 @@ def test_an_archive_that_is_replaced_after_it_was_listed_is_noticed(tmp_path: Pa
         list(source.reader.read(source.table.to_pylist()))
 
 
+@pytest.mark.integration
 def test_what_a_web_server_has_is_prepared_again_when_it_changes(tmp_path: Path) -> None:
     folder, cache = tmp_path / "made", Cache(str(tmp_path / "prepared"), None)
     write_tar(folder / "corpus.tar", [("a.flac", recording(0)), ("a.txt", b"a")])

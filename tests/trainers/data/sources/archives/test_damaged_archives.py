@@ -42,6 +42,7 @@ def common_voice(folder: Path) -> bytes:
     return write_tar(folder / "made.tar", members, "w").read_bytes()
 
 
+@pytest.mark.integration
 def test_a_plain_tar_gives_the_clips_and_texts_that_it_was_made_of_or_none(tmp_path: Path) -> None:
     archive = tmp_path / "cv.tar"
 
@@ -58,6 +59,7 @@ def test_a_plain_tar_gives_the_clips_and_texts_that_it_was_made_of_or_none(tmp_p
 
 
 @pytest.mark.parametrize("kind", ["manifest", "webdataset"])
+@pytest.mark.integration
 def test_rows_and_recordings_of_a_compressed_tar_are_those_that_it_was_made_of(tmp_path: Path, kind: str) -> None:
     members = manifest_members(3)
     if kind == "webdataset":

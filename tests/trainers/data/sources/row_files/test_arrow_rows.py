@@ -76,6 +76,7 @@ def test_the_rows_of_a_data_set_that_was_saved_are_read_by_file_and_number(
     assert made.summary.prepared == 17
 
 
+@pytest.mark.integration
 def test_the_files_of_a_relative_folder_are_those_of_every_node(
     rows: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

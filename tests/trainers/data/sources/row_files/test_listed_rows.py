@@ -139,6 +139,7 @@ def run_on_hub(folder: Path, home: Path, *location: str) -> tuple[str, list[str]
     return result.stdout, [line for line in requests if line.startswith("GET /datasets/")]
 
 
+@pytest.mark.integration
 def test_the_recordings_of_an_audio_folder_on_the_hub_are_fetched_by_who_reads_them(tmp_path: Path) -> None:
     sizes = [len(each) for each in write_recordings(tmp_path / "set" / "data" / "clips")]
     lines = ["file_name,sentence", "clips/0.wav,0042", "clips/gone.wav,null", "clips/2.wav,c"]
@@ -151,6 +152,7 @@ def test_the_recordings_of_an_audio_folder_on_the_hub_are_fetched_by_who_reads_t
 
 
 @pytest.mark.parametrize(("path", "is_own"), [("../clips/1.wav", True), ("../../../x.wav", False)])
+@pytest.mark.integration
 def test_paths_in_a_data_set_on_the_hub_stay_within_it(tmp_path: Path, path: str, is_own: bool) -> None:
     (size, *_) = [len(each) for each in write_recordings(tmp_path / "set" / "clips")]
     (tmp_path / "set" / "data").mkdir()
@@ -163,6 +165,7 @@ def test_paths_in_a_data_set_on_the_hub_stay_within_it(tmp_path: Path, path: str
 
 
 @pytest.mark.parametrize(("suffix", "mode"), [(".tar", "w"), (".tar.gz", "w:gz")])
+@pytest.mark.integration
 def test_shards_on_the_hub_are_read_in_ranges(suffix: str, mode: str, tmp_path: Path) -> None:
     for shard, numbers in enumerate(([0, 1], [2, 3])):
         members = [
@@ -180,6 +183,7 @@ def test_shards_on_the_hub_are_read_in_ranges(suffix: str, mode: str, tmp_path: 
     assert not list((tmp_path / "home").rglob(f"*{suffix}"))
 
 
+@pytest.mark.integration
 def test_folders_on_the_hub_are_listed(tmp_path: Path) -> None:
     repository, chapter = tmp_path / "set", tmp_path / "set" / "dev" / "84" / "7"
     for folder in (repository / "shar", chapter):
@@ -217,6 +221,7 @@ def test_tables_of_a_split_that_are_of_another_kind_are_never_left_out(tmp_path:
     assert opened(tmp_path).table["text"].to_pylist() == ["a", "a"]
 
 
+@pytest.mark.integration
 def test_tables_of_another_kind_that_a_set_on_the_hub_has_are_told(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
