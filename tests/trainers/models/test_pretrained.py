@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub.utils._http import http_backoff
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, WhisperConfig
 
 from tests.trainers.synthetic import config
 from trainers.config.parts.model_part import ModelPart
@@ -15,7 +15,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.sources.known_sources import open_sources
 from trainers.errors import ConfigError, DataError, RayscribeError, StorageError
 from trainers.models.families import family_of
-from trainers.models.pretrained import open_named
+from trainers.models.pretrained import open_named, refuse_other_sizes
 from trainers.storage import RetryPolicy, hub_errors
 
 HUB_ID = "somebody/whisper"
@@ -158,3 +158,10 @@ def test_of_a_hub_that_does_not_respond_there_is_one_line(
     shown = "model.name_or_path: somebody/whisper: the Hub does not respond; retrying for a minute or two"
     assert capsys.readouterr().out.splitlines() == [shown]
     assert {record.getMessage() for record in caplog.records} <= {"A key of the Hub is about to expire"}
+
+
+@pytest.mark.parametrize("switched", [{"use_cache": False}, {"apply_spec_augment": True}])
+def test_what_training_switches_is_no_size_of_a_checkpoint(switched: dict[str, Any]) -> None:
+    refuse_other_sizes(WhisperConfig(**switched), WhisperConfig(), None)
+    with pytest.raises(ConfigError, match="differs from the config's: d_model 64, not 32"):
+        refuse_other_sizes(WhisperConfig(d_model=64, **switched), WhisperConfig(d_model=32), None)
