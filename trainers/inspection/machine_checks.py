@@ -51,7 +51,7 @@ def check_storage(subject: Subject) -> Iterator[Finding]:
 
 @check(NODE)
 def check_hub(subject: Subject) -> Iterator[Finding]:
-    """Asks the Hub whether the token may write to the model's repository; creates nothing."""
+    """Checks whether the Hub lets the token write to the model's repository; creates nothing."""
     part, name = subject.config.hub, subject.config.run.name
     if not part.push:
         yield ok("hub.push is false: nothing is pushed to the Hub")

@@ -22,6 +22,7 @@ from trainers.pipeline.experiment import (
     RESOLVED,
     SHARDS,
     content_name,
+    default_of,
     describe,
     fill_missing_content_hashes,
     fill_new_fields,
@@ -270,10 +271,7 @@ def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> di
         return changes
     for part, fields in config.model_dump(mode="json", exclude={"trainer", "job"}).items():
         for name, value in fields.items():
-            default = type(getattr(config, part)).model_fields[name].get_default(call_default_factory=True)
-            # A list, as in JSON.
-            default = list(default) if isinstance(default, tuple) else default
-            before = previous.get(part, {}).get(name, default)
+            before = previous.get(part, {}).get(name, default_of(config, part, name))
             # The value was null, and is now resolved to the run's own value.
             is_resolved = before is None and f"{part}.{name}" in RESOLVED
             if before != value and not is_resolved and f"{part}.{name}" not in UNREPORTED:

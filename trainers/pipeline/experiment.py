@@ -127,10 +127,15 @@ def fill_new_fields(before: Mapping[str, Any], wanted: Mapping[str, Any], config
     filled = {**before}
     for name in wanted.keys() - before.keys():
         part, _, field = name.partition(".")
-        fields = type(getattr(config, part)).model_fields if part in type(config).model_fields else {}
-        if field in fields:
-            filled[name] = to_jsonable_python(fields[field].get_default(call_default_factory=True))
+        # Other names are those of derived values.
+        if part in type(config).model_fields and field in type(getattr(config, part)).model_fields:
+            filled[name] = default_of(config, part, field)
     return filled
+
+
+def default_of(config: TrainConfig, part: str, field: str) -> Any:
+    """Returns the default of a field of a config's part, as JSON has it."""
+    return to_jsonable_python(type(getattr(config, part)).model_fields[field].get_default(call_default_factory=True))
 
 
 def content_name(name: str) -> str:
