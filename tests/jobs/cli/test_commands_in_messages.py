@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 from typer.core import TyperGroup
 
@@ -47,17 +46,15 @@ def commands() -> Iterator[tuple[str, str]]:
                     yield f"{path.relative_to(ROOT)}:{line}", words
 
 
-FOUND = sorted(set(commands()))
+def test_each_command_that_a_message_names_is_there() -> None:
+    found = sorted(set(commands()))
+    assert len(found) > 50
+    command = typer.main.get_command(app)
+    for where, words in found:
+        check(command, where, shlex.split(words, comments=True))
 
 
-def test_messages_name_commands() -> None:
-    assert len(FOUND) > 50
-
-
-@pytest.mark.parametrize(("where", "words"), FOUND)
-def test_a_command_that_a_message_names_is_there(where: str, words: str) -> None:
-    command: Any = typer.main.get_command(app)
-    given = shlex.split(words, comments=True)
+def check(command: Any, where: str, given: list[str]) -> None:
     while isinstance(command, TyperGroup):
         assert given, f"{where}: one of {sorted(command.commands)}"
         name = given.pop(0)
