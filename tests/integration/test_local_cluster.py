@@ -193,6 +193,7 @@ def test_the_demo_s_ray_goes_on_with_the_run_s_name_in_its_dashboard_until_the_u
     assert user.run("cluster", "status").startswith("no cluster was started")
 
 
+@pytest.mark.long
 def test_a_start_whose_agent_s_port_is_taken_names_the_port_and_who_holds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import ray
 from ray._private.state import state
 
@@ -29,6 +30,7 @@ def is_alive(node_id: str) -> bool:
     return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
 
 
+@pytest.mark.long
 def test_a_notice_drains_the_agent_s_node_which_ends_once_nothing_runs_there(tmp_path: Path) -> None:
     with ray_cluster(num_cpus=1) as (cluster, head), metadata_server("aws") as server:
         node, other = (cluster.add_node(num_cpus=1).node_id for _ in range(2))

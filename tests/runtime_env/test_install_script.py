@@ -117,6 +117,7 @@ def test_the_credentials_are_in_no_file_and_no_command_line(installed: Node) -> 
     assert {request.user for request in index.requests} == {index.user}
 
 
+@pytest.mark.long
 def test_several_processes_of_a_node_install_once(tmp_path: Path, index: PackageIndex) -> None:
     node = Node(tmp_path, index)
     index.gate.clear()

@@ -69,7 +69,7 @@ def losses(made: TrainConfig) -> list[float]:
         ),
         pytest.param({"training.bf16": True}, id="bf16", marks=pytest.mark.long),
         pytest.param({"adapt": {"method": "lora", "dropout": 0.0}}, id="lora", marks=pytest.mark.long),
-        pytest.param({"model": {**CTC, "encoder_layers": 2}}, id="ctc"),
+        pytest.param({"model": {**CTC, "encoder_layers": 2}}, id="ctc", marks=pytest.mark.long),
     ],
 )
 def test_a_compiled_model_trains_and_scores_the_same(
