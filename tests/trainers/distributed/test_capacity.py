@@ -12,7 +12,7 @@ from trainers.pipeline.on_ray.resize_policy import LostCapacity
 
 
 class TestCapacity:
-    """What the cluster can hold at its largest, against what the workers ask for."""
+    """Compares what the cluster can hold at its largest with what the workers ask for."""
 
     @pytest.fixture(autouse=True)
     def small_cluster(self, monkeypatch: pytest.MonkeyPatch) -> None:
