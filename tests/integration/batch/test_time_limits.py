@@ -267,7 +267,7 @@ def test_grid_engine_queues_a_job_again_that_its_time_limit_stopped(
         if on_ray:
             job.check_closed(gpu_host.host)
         job.wait_for_signal()
-        # Of the next start, so that it ends however slow this machine is.
+        # Lifts the limit for the next start, which may take longer than this one on a loaded machine.
         gpu_host.run("qalter", "-l", "gpu,gpu_arch=ampere,s_rt=1:00:00,h_rt=2:00:00", str(number))
     job.wait_for(job.ended, "end")
     job.check(work.calm)
