@@ -10,12 +10,12 @@ from tests.integration.ray_cluster import ray_cluster
 from tests.integration.training_trees import write_tones, write_training_tree
 
 LOGICAL_CPUS = 8
-# With many processes, up to a limit that another's growth would reach, or by a time limit.
-ONE_AT_A_TIME = ("test_fenced", "test_hurt_clusters", "test_time_limits")
+# With many processes, or up to a limit that another's growth would reach.
+ONE_AT_A_TIME = ("test_fenced", "test_hurt_clusters")
 # Ray gives a node half a minute to register, which it needs where two of these start at once on two cores.
 OF_SEVERAL_NODES = (
     *("test_stale_nodes", "test_elastic", "test_preparing_survives", "test_unauthenticated_calls"),
-    *("test_shipped_data", "test_launch"),
+    *("test_shipped_data", "test_launch", "test_time_limits"),
 )
 
 
