@@ -108,7 +108,7 @@ def test_the_command_that_init_prints_runs_its_recipe(
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()
     made = runner.invoke(command_line, ["init", str(tones), "--language", "Serbian", "--model", str(hub_whisper)])
-    command = next(line for line in made.output.splitlines() if line.endswith("keeps nothing"))
+    command = next(line for line in made.output.splitlines() if line.endswith("keeps no files"))
     answer = runner.invoke(command_line, shlex.split(command, comments=True)[1:])
     assert answer.exit_code == 0
     assert stages_in(answer.output) == [*STAGES, "all stages work"]

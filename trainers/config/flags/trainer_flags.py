@@ -105,7 +105,7 @@ FIELDS = (
         SWITCH_OR_TEXT,
         "training.training_args.debug",
         always=(True, False, ""),
-        reason="the flag alone takes two batches through every stage, and keeps nothing; a text is the Trainer's",
+        reason="the flag alone takes two batches through every stage, and keeps no files; a text is the Trainer's",
     ),
 )
 DECIDED = (
