@@ -2,7 +2,7 @@
 
 Prints what was measured on SQLite and on PostgreSQL, whatever it is: the median and the worst of several calls, each
 from the method's call to its return. The runs are put into the tables in bulk; no statistics are gathered for SQLite,
-and PostgreSQL is left to collect_bundle its own. Needs PostgreSQL's server programs.
+and PostgreSQL is left to collect its own. Needs PostgreSQL's server programs.
 """
 
 import argparse
