@@ -34,7 +34,9 @@ def names_of(module: str) -> set[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            found |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            found |= {
+                each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            }
     return found
 
 
