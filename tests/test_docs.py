@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.docs.page_commands import IDS, PAGES
+from tests.test_architecture import ROOT
 from trainers.config.parts.data_location import FORMATS, MANIFEST, DataLocation
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.run_part import RunPart
 
-ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -30,13 +30,13 @@ def test_each_file_of_the_distribution_that_tests_install_is_explained() -> None
     assert set(re.findall(r"^\*\*`([^`]+)`\*\*$", page, re.MULTILINE)) == files - {"speech_extras/__init__.py"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_links_lead_to_files_that_exist(page: Path) -> None:
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_files_and_functions_that_are_named_exist(page: Path) -> None:
     """`trainers/training/worker.py`, and functions in it: `trainers/training/worker.py:train`."""
     pattern = r"`((?:jobs|trainers|runtime_env|tests|cluster_configs)/[\w/]+\.(?:py|yaml|sh))(?::(\w+))?`"

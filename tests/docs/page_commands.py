@@ -1,10 +1,14 @@
-"""The commands that a page shows: lines of its blocks of shell, and those after `$ ` in its blocks of a console."""
+"""The pages, and the commands that they show: lines of blocks of shell, and those after `$ ` in blocks of a console."""
 
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.test_architecture import ROOT
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+IDS = [str(path.relative_to(ROOT)) for path in PAGES]
 BLOCK = re.compile(r"^```(?P<kind>bash|sh|console)\n(?P<content>.*?)^```$", re.MULTILINE | re.DOTALL)
 # Commands in a text, such as `rayscribe list`.
 INLINE = re.compile(r"`(?P<command>(?:rayscribe|python|make|ray|pip) [^`\n]+)`")

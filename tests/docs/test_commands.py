@@ -11,14 +11,12 @@ import typer
 from typer.core import TyperGroup
 
 from jobs.cli.app import app
-from tests.docs.page_commands import COMMENT, INLINE, commands_of, scripts_of
+from tests.docs.page_commands import COMMENT, IDS, INLINE, PAGES, commands_of, scripts_of
 from tests.test_architecture import ROOT
 from trainers.config.loader import build_any_config, read_yaml
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.main import parse
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-IDS = [str(path.relative_to(ROOT)) for path in PAGES]
 # What is not ours: nobody checks their arguments here.
 OF_OTHERS = {
     *("aws", "gcloud", "kubectl", "docker", "sbatch", "qsub", "qdel", "scancel", "scontrol", "ssh", "curl", "git"),
