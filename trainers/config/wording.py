@@ -55,12 +55,14 @@ def format_duration(seconds: float) -> str:
     return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
-def both_contexts(rate: float, full: float | None) -> str:
+def both_contexts(rate: float, full: float | None, base: float | None = None) -> str:
     """Returns `4.20%`, or `4.20% short context, 4.50% full context` for a model trained at a shorter context.
 
-    Both are in percent; `full` is None if the contexts are the same, or the full one was not scored.
+    All are in percent; `full` is None if the contexts are the same, or the full one was not scored. `base` is the rate
+    before the training, if known, at the full context if that was scored: `15.40% → 4.20%`.
     """
-    return f"{rate:.2f}%" if full is None else f"{rate:.2f}% short context, {full:.2f}% full context"
+    before = f"{base:.2f}% → " if base is not None else ""
+    return f"{before}{rate:.2f}%" if full is None else f"{rate:.2f}% short context, {before}{full:.2f}% full context"
 
 
 def format_rate(per_s: float, digits: int = 0) -> str:

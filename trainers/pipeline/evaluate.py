@@ -1,7 +1,7 @@
 """Scores an existing model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from trainers.pipeline.splits import check_languages, check_storage, open_config
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import BASE
 from trainers.run_folder.layout import RunFolder
+from trainers.scoring.comparison.verdict import Verdict
 from trainers.scoring.ranking import ranking_rate, rates_of, score_line
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.report.model_card import beyond
@@ -45,6 +46,9 @@ class RunResult:
     Attributes:
         totals: Totals of the split that was scored last: test or, without a test split, validation.
         best_step: Step of the scored checkpoint if later checkpoints were worse on the validation set, else None.
+        base: Totals of the weights that the run began with, by split and guard; empty if they were not scored.
+        verdict: Whether the model is better than those weights; None if they were not scored.
+        guards: Totals of the model on each guard.
     """
 
     folder: str
@@ -52,19 +56,35 @@ class RunResult:
     split: str
     model: ModelPart
     best_step: int | None = None
+    base: Mapping[str, Any] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    guards: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def headline(self) -> str:
         """`WER 4.2% on test (200 utterances) · normalizer basic 1 · <folder>`, or `(199 of 200 utterances)`.
 
         For a model that is trained at a shorter context, also has the score at its full context: `· at 30 s: WER 4.5%`.
+        The weights that a run began with, if scored, stand before: `WER 15.4% → 9.8% (base → tuned) on test …`, at the
+        model's own context.
         """
         requested, scored, language = self.totals["utterances"], self.totals["scored"], self.model.language
         of_all = "" if scored == requested else f"{scored} of "
-        line = score_line(self.totals, f"{self.split} ({of_all}{counted(requested, 'utterance')})", language)
         full = beyond(self.model, self.totals)
-        full_context = f" · at {full['context_s']:g} s: {rates_of(full, language)}" if full is not None else ""
-        return f"{line}{full_context} · {self.folder}"
+        # Weights that were not trained at the short context recognize next to nothing at it.
+        base = self.base.get(self.split) if full is None else None
+        line = score_line(self.totals, f"{self.split} ({of_all}{counted(requested, 'utterance')})", language, base)
+        full_context = ""
+        if full is not None:
+            base = self.base.get(self.split, {}).get("full_context")
+            full_context = f" · at {full['context_s']:g} s: {rates_of(full, language, base)}"
+        verdict = [str(self.verdict)] if self.verdict is not None else []
+        return " · ".join((f"{line}{full_context}", *verdict, *map(self._of_guard, self.guards), self.folder))
+
+    def _of_guard(self, name: str) -> str:
+        """Returns `silence: 0.0 → 1.5 words/min`."""
+        before = f"{self.base[name]['words_per_minute']:.1f} → " if name in self.base else ""
+        return f"{name}: {before}{self.guards[name]['words_per_minute']:.1f} words/min"
 
     @property
     def warning(self) -> str | None:

@@ -20,7 +20,7 @@ _DATA = "mix_temperature fingerprint use_language_column too_long_eval min_durat
 FIELDS: Mapping[str, set[str] | None] = {
     "run": {"seed"},
     "data": {*_DATA.split()},
-    "checkpoint": {"checkpoint_score_attribute", "checkpoint_score_order"},
+    "checkpoint": {"checkpoint_score_attribute", "checkpoint_score_order", "refuse_if"},
     **dict.fromkeys(("model", "adapt", "augment", "training", "strategy")),
 }
 OUTSIDE_EXPERIMENT = {
@@ -32,6 +32,7 @@ OUTSIDE_EXPERIMENT = {
         "num_train_epochs",
         "extend",
         "eval_steps",
+        "patience",
         "save_steps",
         "logging_steps",
         "report_to",

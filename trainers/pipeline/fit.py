@@ -7,7 +7,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.distributed.console import is_main_process, print_line, show
 from trainers.distributed.console.events import Stage
-from trainers.errors import RayscribeError
+from trainers.errors import RayscribeError, RefusedError
 from trainers.pipeline.attempt import begin
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.evaluate import RunResult
@@ -18,8 +18,9 @@ from trainers.run_folder.attempt_status import FinalStatus, Phase, StatusWriter
 from trainers.run_folder.checkpoints import newest
 from trainers.run_folder.driver_log import DriverLog
 from trainers.run_folder.hub_push import is_pushed, push_run
-from trainers.run_folder.journal import Journal
+from trainers.run_folder.journal import Journal, refuse_worse
 from trainers.run_folder.layout import RunFolder
+from trainers.scoring.comparison.verdict import Judgment, Verdict
 from trainers.training.tasks import TrainTask
 
 
@@ -56,6 +57,8 @@ def fit(
             log.add(result.headline)
         if config.hub.push and is_main_process():
             final.headline += _push(config, folder, final.attempt)
+        if config.evaluate.require_better:
+            _refuse_not_better(result)
     # A run that finished earlier may lack its page.
     if is_main_process() and (task is not None or not folder.storage.exists(layout.REPORT)):
         with writing_page("the run", folder.url):
@@ -66,6 +69,14 @@ def fit(
     return result
 
 
+def _refuse_not_better(result: RunResult) -> None:
+    """Raises RefusedError unless the model is better than the weights that the run began with."""
+    verdict = result.verdict
+    if verdict is None or verdict.judgment is not Judgment.BETTER:
+        found = str(verdict) if verdict is not None else "the run has no base to compare with"
+        raise RefusedError(f"{result.headline}: evaluate.require_better is not met ({found}); the model is kept")
+
+
 def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
     """Pushes the run's model to the Hub unless it is there. Returns a suffix for the headline, "" after success.
 
@@ -74,6 +85,7 @@ def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
     try:
         if is_pushed(Journal(folder).read(), config.hub, folder.name):
             return ""
+        refuse_worse(folder)
         with StatusWriter(folder, attempt, after_workers=True) as status:
             status.update(Phase.EVALUATING, detail="pushing the model to the Hub", eta_s=None)
             show(Stage("push", "the best model, to the Hub"))
@@ -95,4 +107,9 @@ def _result_of(folder: RunFolder, task: TrainTask | None, model: ModelPart) -> R
     split = "validation" if finish.result["test"] is None else "test"
     totals = folder.read_json(f"{finish.outputs}/{layout.EVALUATION}/{split}.json")
     best_step, last = finish.result["best_step"], newest(state.checkpoints)
-    return RunResult(folder.url, totals or {}, split, model, best_step if last and last.step > best_step else None)
+    base = finish.result.get("base") or {}
+    guards = finish.result.get("guards") or {}
+    best = best_step if last and last.step > best_step else None
+    judged = finish.result.get("verdict")
+    verdict = Verdict.of_json_dict(judged) if judged is not None else None
+    return RunResult(folder.url, totals or {}, split, model, best, base, verdict, guards)

@@ -94,10 +94,10 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
 Wers = tuple[float, float | None]
 
 
-def validated_wers(folder: RunFolder, state: State, last_step: int) -> list[Wers]:
-    """Returns the WERs of each validation of the run up to a step, in order."""
+def validations(folder: RunFolder, state: State, last_step: int) -> list[dict[str, Any]]:
+    """Returns the metrics of each validation of the run up to a step, in order, without that of the base."""
     lines = map(json.loads, deduplicate(accepted_metrics(folder, state)).splitlines())
-    return _wers(line for line in lines if line["step"] <= last_step)
+    return [line for line in lines if "eval_wer" in line and 0 < line["step"] <= last_step]
 
 
 def best_of(found: Iterable[Wers]) -> dict[str, float]:
@@ -111,14 +111,24 @@ def scores_of(state: State, validated: Iterable[Wers] = ()) -> dict[str, float]:
     """Returns `best_wer` of all validations and `test_wer`, both also at the full context, each if known. Percent.
 
     `validated` are WERs from the metrics, since the checkpoint with the best WER is not kept if another metric ranks.
+    The values of `base_wers` are included.
     """
     result = state.finished.result if state.finished is not None else {}
     of_program = {"eval_wer": (result.get("metrics") or {}).get("wer")}
     # The final score comes first, since it always has the full context.
-    found = _wers([result.get("validation") or {}, *(each.metrics for each in state.checkpoints), of_program])
+    found = wers_of([result.get("validation") or {}, *(each.metrics for each in state.checkpoints), of_program])
     tested = result.get("test") or {}
     scores = {"test_wer": tested.get("wer"), "test_full_context_wer": (tested.get("full_context") or {}).get("wer")}
-    return {**best_of([*found, *validated]), **{name: wer for name, wer in scores.items() if wer is not None}}
+    known = {name: wer for name, wer in scores.items() if wer is not None}
+    return {**best_of([*found, *validated]), **known, **base_wers(state)}
+
+
+def base_wers(state: State) -> dict[str, float]:
+    """Returns the known values of `base_wer` and `base_test_wer`, see `StatusWriter.update`."""
+    scores = state.base.scores if state.base is not None else {}
+    splits = {"base_wer": scores.get("validation", {}), "base_test_wer": scores.get("test", {})}
+    wers = {name: (totals.get("full_context") or totals).get("wer") for name, totals in splits.items()}
+    return {name: wer for name, wer in wers.items() if wer is not None}
 
 
 def restarts_of(state: State, attempt: int) -> dict[str, Any]:
@@ -127,7 +137,8 @@ def restarts_of(state: State, attempt: int) -> dict[str, Any]:
     return {"restarts": len(groups) - 1, "restart_reason": groups[-1].reason} if len(groups) > 1 else {}
 
 
-def _wers(found: Iterable[Mapping[str, Any]]) -> list[Wers]:
+def wers_of(found: Iterable[Mapping[str, Any]]) -> list[Wers]:
+    """Returns the WERs of validations, by their metrics, without those that are missing or not finite."""
     pairs = [(line.get("eval_wer"), line.get("eval_full_context_wer")) for line in found]
     return [(float(wer), full) for wer, full in pairs if isinstance(wer, int | float) and math.isfinite(wer)]
 
@@ -166,7 +177,8 @@ class StatusWriter:
 
         `numbers` are the changed values among `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of
         the last validation), `wers` (of the last MAX_WERS validations), `best_wer` (of all validations), `test_wer`,
-        `best_full_context_wer` and `test_full_context_wer`, `eta_s`, `checkpoint_s` (time that storing the last
+        `best_full_context_wer` and `test_full_context_wer`, `base_wer` and `base_test_wer` (of the weights that the run
+        began with, at the full context if that was scored), `eta_s`, `checkpoint_s` (time that storing the last
         checkpoint took), `workers` (of an elastic run), those of `restarts_of`, and `detail`, which the next change
         replaces.
         """
@@ -239,7 +251,7 @@ class FinalStatus:
         # A program's metrics are not in the run's metrics files.
         if not isinstance(self._config, ScriptConfig):
             with suppress(RayscribeError):
-                validated = validated_wers(self._folder, state, sys.maxsize)
+                validated = wers_of(validations(self._folder, state, sys.maxsize))
         return scores_of(state, validated)
 
     def _state(self) -> State:

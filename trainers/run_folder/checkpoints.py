@@ -50,6 +50,8 @@ _SHARDS = re.compile(f"{_DEEPSPEED}|{_FSDP}")
 _OWNER = re.compile(r"zero_pp_rank_(\d+)_")
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
 _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
+# Metric of a validation: 1 if checkpoint.refuse_if refuses the checkpoint.
+REFUSED = "eval_refused"
 # Size in bytes and SHA-256 of files, by name.
 Files = dict[str, dict[str, Any]]
 
@@ -78,8 +80,9 @@ class RetentionPolicy:
 
     def _ranked(self, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
         # A checkpoint that was saved on a stop request has no score, and a program's checkpoint may have a score that
-        # is not finite. Neither is ever the best.
-        scored = [item for item in checkpoints if item.finite_metrics.get(self.score_attribute) is not None]
+        # is not finite. Neither is ever the best, nor is a checkpoint that checkpoint.refuse_if refuses.
+        passed = [item for item in checkpoints if not item.metrics.get(REFUSED)]
+        scored = [item for item in passed if item.finite_metrics.get(self.score_attribute) is not None]
         sign = -1 if self.score_order == "max" else 1
         return sorted(scored, key=lambda item: (sign * item.metrics[self.score_attribute], -item.step, item.created))
 

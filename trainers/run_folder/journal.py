@@ -11,6 +11,8 @@ taken over. The files that it wrote meanwhile are in no entry, so for every read
                                                                     number of workers than the group before
     prepared    {attempt, processor, mix}                           attempts/<k>/ has the files shown in the root
                                                                     (mix: shares and draws of joined sets)
+    base        {attempt, folder, scores}                           the scores of the weights that the run begins with,
+                                                                    by split, and the folder with its utterances
     checkpoint  {checkpoint, removes}                               a checkpoint is complete, and `removes` are deleted
     quarantined {name}                                              a checkpoint was found damaged
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
@@ -29,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainers.errors import ResumeError, StorageError
+from trainers.errors import RefusedError, ResumeError, StorageError
 from trainers.run_folder.layout import (
     ATTEMPTS,
     CONFIG,
@@ -115,6 +117,19 @@ class Resize:
 
 
 @dataclass(frozen=True)
+class Base:
+    """The scores of the weights that a run begins with.
+
+    Attributes:
+        folder: Folder in the run folder with evaluation/<split>.json and .jsonl.
+        scores: Content of evaluation/<split>.json by split.
+    """
+
+    folder: str
+    scores: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Finished:
     """The result of a run.
 
@@ -159,6 +174,7 @@ class State:
         quarantined: Names of damaged checkpoints, whose files stay.
         groups: All worker groups of the experiment that were ever allowed to write, in order.
         workers: Number of workers that train; None if not known yet.
+        base: Scores of the weights that the experiment begins with; None if it has none.
     """
 
     number: int = 0
@@ -175,6 +191,7 @@ class State:
     workers: int | None = None
     resizes: tuple[Resize, ...] = ()
     pushes: tuple[Push, ...] = ()
+    base: Base | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -309,6 +326,7 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
         # Another experiment begins with its own number of workers.
         workers=state.workers if known else None,
         resizes=state.resizes if known else (),
+        base=state.base if known else None,
     )
 
 
@@ -319,6 +337,10 @@ def _resized(state: State, entry: Mapping[str, Any]) -> State:
 
 def _prepared(state: State, entry: Mapping[str, Any]) -> State:
     return replace(state, prepared=entry["attempt"], processor=entry["processor"])
+
+
+def _base(state: State, entry: Mapping[str, Any]) -> State:
+    return replace(state, base=Base(entry["folder"], entry["scores"]))
 
 
 def _checkpoint(state: State, entry: Mapping[str, Any]) -> State:
@@ -346,11 +368,24 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
     "opened": _opened,
     "resized": _resized,
     "prepared": _prepared,
+    "base": _base,
     "checkpoint": _checkpoint,
     "quarantined": _quarantined,
     "finished": _finished,
     "pushed": _pushed,
 }
+
+
+def refuse_worse(folder: RunFolder) -> None:
+    """Raises RefusedError if the model of a finished run is worse than the weights that the run began with."""
+    finish = Journal(folder).read().finished
+    verdict = finish.result.get("verdict") if finish is not None else None
+    if verdict is not None and verdict["judgment"] == "worse":
+        raise RefusedError(
+            f"{folder.url}: the training made the model worse: {verdict['metric'].upper()} {verdict['base']:.2f}% → "
+            f"{verdict['tuned']:.2f}%: train again with a lower training.learning_rate or fewer steps, or use it all "
+            "the same (--allow-worse)"
+        )
 
 
 def publish(folder: RunFolder, journal: Journal) -> None:

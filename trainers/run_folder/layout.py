@@ -8,6 +8,7 @@ attempts/<k>/                 files that only attempt <k> writes:
     attempt.json                  when and where it began
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
     slices.jsonl                  values of scored clips in `data.slice_columns`: split, id, values
+    base-<group>/                 evaluation/ of the weights that the run begins with
     processor/                    a new model's description: tokenizer, extractor, sizes
     metrics-<group>.jsonl         a line for each report of a worker group, during training
     outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json; for a script its files/
@@ -16,8 +17,9 @@ attempts/<k>/                 files that only attempt <k> writes:
 At the root for people: copies of files that the journal names (hard links on a disk), see `journal.publish`:
 config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest prepared attempt
 model/                        the best model, ready for from_pretrained; model/adapter/ if an adapter is merged into it
-evaluation/<split>.json .jsonl
+evaluation/<split>.json .jsonl            and <split>_full_context, for a model that is trained at a shorter context
 evaluation/decoding.json      settings of a search, if chosen on the validation set
+base/evaluation/              scores of the weights that the run began with, in the same files
 metrics.jsonl                 each loss and score once, over all attempts; written at the run's end
 result.json                   written last
 report.html                   the page of the run, see `scoring.report`
@@ -66,6 +68,8 @@ POINTER = "pointer.json"
 EVALUATION = "evaluation"
 # Next to the scores: the settings of the search, if they were chosen on the validation set.
 DECODING = "decoding.json"
+# Has an evaluation/ of its own: of the weights that the run began with.
+BASE = "base"
 MODEL = "model"
 TENSORBOARD = "tensorboard"
 WANDB = "wandb"
@@ -131,6 +135,11 @@ class RunFolder:
     def write_evaluation(self, split: str, totals: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
         self.write_jsonl(f"{EVALUATION}/{split}.jsonl", rows)
         self.write_json(f"{EVALUATION}/{split}.json", totals)
+
+
+def at_full_context(split: str) -> str:
+    """Returns the name of a split's scores at the model's full context, next to those at a shorter one."""
+    return f"{split}_full_context"
 
 
 def now() -> str:

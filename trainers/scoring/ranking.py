@@ -31,10 +31,13 @@ def ranking_rate(language: str | None) -> str:
     return (CER if code_or_name(language or "") in WRITTEN_WITHOUT_SPACES else WER).name
 
 
-def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> str:
+def score_line(
+    totals: Mapping[str, Any], what: str, language: str | None, base: Mapping[str, Any] | None = None
+) -> str:
     """Returns `WER 4.2% on test (200 utterances) · normalizer basic 1`; if CER ranks, CER comes first, with a note.
 
-    `totals` is a score as in evaluation/<split>.json; if it has several languages, the rates of each follow.
+    `totals` is a score as in evaluation/<split>.json; if it has several languages, the rates of each follow. For `base`
+    see `rates_of`.
     """
     remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
     name, greedy = greedy_score(totals)
@@ -46,7 +49,7 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
         remarks.insert(0, f"CER ranks: {language} is written without spaces between words")
     if len(languages := totals.get("languages", {})) > 1:
         remarks.append("; ".join(f"{code}: {rates_of(score, code)}" for code, score in languages.items()))
-    return " · ".join((f"{rates_of(totals, language)} on {what}", *remarks))
+    return " · ".join((f"{rates_of(totals, language, base)} on {what}", *remarks))
 
 
 def greedy_score(totals: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
@@ -55,10 +58,15 @@ def greedy_score(totals: Mapping[str, Any]) -> tuple[str | None, Mapping[str, An
     return next(((name.replace("_", " "), totals[name]) for name in names if name in totals), (None, totals))
 
 
-def rates_of(totals: Mapping[str, Any], language: str | None) -> str:
-    """Returns `WER 4.2%`, or `CER 1.3%, WER 4.2%` if CER ranks."""
+def rates_of(totals: Mapping[str, Any], language: str | None, base: Mapping[str, Any] | None = None) -> str:
+    """Returns `WER 4.2%`, or `CER 1.3%, WER 4.2%` if CER ranks.
+
+    With `base`, the score before the training: `WER 15.4% → 4.2% (base → tuned)`.
+    """
     shown = dict.fromkeys((ranking_rate(language), WER.name))
-    return ", ".join(f"{name.upper()} {_percent(totals[name])}" for name in shown)
+    before = {name: f"{_percent(base[name])} → " for name in shown} if base is not None else {}
+    rates = ", ".join(f"{name.upper()} {before.get(name, '')}{_percent(totals[name])}" for name in shown)
+    return f"{rates} (base → tuned)" if before else rates
 
 
 def score_lines(totals: Mapping[str, Any], language: str | None) -> Iterator[str]:

@@ -40,6 +40,16 @@ def validation_metrics(result: SplitScore) -> dict[str, float]:
     return {**own, **{f"eval_full_context_{name}": value for name, value in full.items()}}
 
 
+def metrics_of(totals: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the content of evaluation/<split>.json of a validation under the names of `validation_metrics`."""
+    full = totals.get("full_context") or {}
+    own = {name: totals.get(name) for name in (*known_metrics(), "loss")} | totals.get("metrics", {})
+    of_full = {f"full_context_{name}": full.get(name) for name in (*known_metrics(), "loss")} | {
+        f"full_context_{name}": value for name, value in full.get("metrics", {}).items()
+    }
+    return {f"eval_{name}": value for name, value in (own | of_full).items() if value is not None}
+
+
 class MetricsLog:
     """Writes a worker group's metrics in a thread, so that a storage error delays no step; it is reported once.
 
@@ -138,6 +148,10 @@ class ProgressReport(TrainerCallback):
         self._durations_s, self._terms = durations_s, [] if regularizer is None else [regularizer.name]
         self._since = self._shown_s = 0.0
         self._steps, self._clips, self._audio_s, self._padded_s, self._speed = 0, 0, 0.0, 0.0, 0.0
+
+    def base(self, totals: Mapping[str, Any]) -> None:
+        """Writes the validation of the weights that the run begins with as that of step 0."""
+        self._write(0, 0.0, metrics_of(totals))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._session.show_from_main(TRAINING)
@@ -317,18 +331,18 @@ class KeepCheckpoints(TrainerCallback):
         if self._scored is not None and self._scored[0] == step:
             metrics = validation_metrics(self._scored[1])
             if part.number == 0:
-                self._write_validation(folder, self._scored[1])
+                write_validation(folder, self._scored[1])
         stage(folder, step=step, attempt=self._attempt, metrics=metrics, part=part)
         self.newest = folder.name
         return folder
 
-    @staticmethod
-    def _write_validation(folder: Path, result: SplitScore) -> None:
-        """Writes a validation score into its checkpoint; the best checkpoint's becomes part of the run's result."""
-        totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
-        (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
-        rows = (item.to_json_dict() for item in result.utterances)
-        (folder / lines).write_text(to_jsonl(rows, lines), encoding="utf-8")
+
+def write_validation(folder: Path, result: SplitScore) -> None:
+    """Writes a validation score into its checkpoint; that of the best one becomes part of the run's result."""
+    totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
+    (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
+    rows = (item.to_json_dict() for item in result.utterances)
+    (folder / lines).write_text(to_jsonl(rows, lines), encoding="utf-8")
 
 
 class CheckpointReports(TrainerCallback):

@@ -48,6 +48,11 @@ def load_model(context: WorkerContext, start: ResumePoint | None, weights: Resum
     return recognizer
 
 
+def open_initial(context: WorkerContext, weights: ResumePoint | None) -> Recognizer:
+    """Returns the recognizer that a run begins with, without an adapter; every rank calls this. See `load_model`."""
+    return _load_weights(context, _open_model(context), weights.local if weights is not None else None)
+
+
 def _load_base(
     context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None, file: str
 ) -> tuple[Recognizer, BaseWeightsReference]:

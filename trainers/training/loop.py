@@ -13,18 +13,16 @@ from trainers.config.wording import counted
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.console.events import TrainingBegan
 from trainers.distributed.coordinated_stop import LastStep
-from trainers.distributed.session import Session
 from trainers.errors import DivergedError, FullDiskError
 from trainers.models.adaptation.trained_weights import count
 from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder import layout
-from trainers.run_folder.attempt_status import Phase, Wers, validated_wers
+from trainers.run_folder.attempt_status import Phase, base_wers, validations, wers_of
 from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
-from trainers.scoring.recipe_metrics import RecipeMetrics
-from trainers.scoring.scorer import CutShortError, Scorer, ScoringOptions, SplitScore, show_rates
+from trainers.scoring.scorer import CutShortError
 from trainers.training.arguments import training_arguments
 from trainers.training.callbacks import (
     VALIDATION,
@@ -34,14 +32,16 @@ from trainers.training.callbacks import (
     MetricsLog,
     ProgressReport,
     Reseed,
-    validation_metrics,
 )
-from trainers.training.planning import cache_bytes, scored_clips, small_set_note, validation_options
+from trainers.training.early_stop import EarlyStop, Patience, ranked_score
+from trainers.training.gate import Gate
+from trainers.training.planning import small_set_note
 from trainers.training.schedule import ApplyConfig, Schedule
 from trainers.training.sharding import nvme_optimizer
 from trainers.training.trainer.planned_batches import Clips, PlannedBatches
 from trainers.training.trainer.speech_trainer import SpeechTrainer
 from trainers.training.trainer.step_times import StepGauges
+from trainers.training.validation import Validation
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 
@@ -58,6 +58,8 @@ class Loop:
     stop: LastStep
     log: MetricsLog
     progress: ProgressReport
+    early_stop: EarlyStop
+    validation: Validation
     keeper: KeepCheckpoints
     reports: CheckpointReports
 
@@ -87,6 +89,7 @@ def build(
     if start is not None and session.is_main_process:
         log.take_over(start.local)
     first_step = start.checkpoint.step if start is not None else 0
+    earlier = _earlier_validations(context, first_step)
     progress = ProgressReport(
         session,
         log,
@@ -94,17 +97,30 @@ def build(
         durations_s,
         context.status,
         config.scoring.metrics,
-        wers=_earlier_wers(context, first_step),
+        wers=wers_of(earlier),
         regularizer=recognizer.regularizer,
     )
+    ranking = config.checkpoint.score_attribute
+    scores = [ranked_score(line, ranking) for line in earlier if line.get(ranking) is not None]
+    patience = Patience(config.training.patience, config.checkpoint.checkpoint_score_order, scores)
+    early_stop = EarlyStop(session, patience, ranking)
+    gate = Gate(config, session.broadcast(lambda: context.writer.check().base, "reading the base's scores"), session)
     stop = LastStep(session, first_step)
-    scorer, options = _validation_scorer(context, recognizer)
+    validation = Validation.of(context, recognizer, gate, progress, keeper)
     arguments = training_arguments(
         config,
         output_dir=context.staging.folder,
         accumulation=plan.shape.accumulation,
         on_gpu=config.scaling.use_gpu,
     )
+
+    def evaluate(step: int) -> dict[str, float] | None:
+        try:
+            return validation.score(step, partial(stop.skips_evaluation, arguments))
+        except CutShortError:
+            stop.end_at(step)
+            return None
+
     deleting = [DeleteResumeFiles(session, start.local)] if start is not None else []
     schedule = Schedule(task.lengths, plan.steps_per_epoch)
     trainer = SpeechTrainer(
@@ -113,48 +129,29 @@ def build(
         batches=PlannedBatches(plan, session.rank, clips.reader.prefetch, first_step, recognizer.regularizer),
         schedule=schedule,
         clips=clips,
-        evaluate=partial(_score_validation, session, scorer, options, arguments, stop, progress, keeper),
-        callbacks=[ApplyConfig(), *deleting, Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
+        evaluate=evaluate,
+        callbacks=[
+            *(ApplyConfig(), *deleting, Reseed(config.run.seed, session.rank)),
+            *(progress, early_stop, keeper, reports, stop),
+        ],
         optimizer=nvme_optimizer(config.strategy, arguments),
     )
     trainer.add_callback(StepGauges(session, trainer.times, trainer.exchange, plan, durations_s))
     last_step = schedule.last_step
-    return Loop(context, start, recognizer, plan, last_step, trainer, stop, log, progress, keeper, reports)
+    components = (trainer, stop, log, progress, early_stop, validation, keeper, reports)
+    return Loop(context, start, recognizer, plan, last_step, *components)
 
 
-def _validation_scorer(context: WorkerContext, recognizer: Recognizer) -> tuple[Scorer, ScoringOptions]:
-    config = context.config
-    clips = scored_clips(config, context.task.sets[VALIDATION], recognizer, VALIDATION)
-    metrics = RecipeMetrics(config.scoring.metrics)
-    scorer = Scorer(clips, recognizer, context.session, cache_bytes=cache_bytes(config), metrics=metrics)
-    return scorer, validation_options(config, recognizer.limits)
-
-
-def _score_validation(
-    session: Session,
-    scorer: Scorer,
-    options: ScoringOptions,
-    arguments: Any,
-    stop: LastStep,
-    progress: ProgressReport,
-    keeper: KeepCheckpoints,
-    step: int,
-) -> dict[str, float] | None:
-    """Returns the score after a step; None if a stop request interrupts scoring. All ranks call this together."""
-    progress.scoring()
-    try:
-        result = scorer.score(options, f"score {VALIDATION}", cut_short=partial(stop.skips_evaluation, arguments))
-    except CutShortError:
-        stop.end_at(step)
-        return None
-    return publish_validation(result, step, session, keeper)
-
-
-def _earlier_wers(context: WorkerContext, first_step: int) -> list[Wers]:
-    """Returns the WERs of the run's earlier validations, on the main process; empty on other ranks."""
-    if first_step == 0 or not context.session.is_main_process:
+def _earlier_validations(context: WorkerContext, first_step: int) -> list[dict[str, Any]]:
+    """Returns the metrics of the run's validations before this start."""
+    if first_step == 0:
         return []
-    return validated_wers(context.folder, context.writer.journal.read(), first_step)
+
+    def read() -> list[dict[str, Any]]:
+        return validations(context.folder, context.writer.journal.read(), first_step)
+
+    earlier: list[dict[str, Any]] = context.session.broadcast(read, "reading the earlier validations")
+    return earlier
 
 
 def train(loop: Loop) -> str | None:
@@ -168,7 +165,8 @@ def train(loop: Loop) -> str | None:
     set_seed(loop.context.config.run.seed)
     if loop.start is not None:
         _score_start(loop, loop.start)
-    if loop.first_step < loop.last_step:
+    _show_base(loop)
+    if loop.first_step < loop.last_step and not loop.early_stop.patience.is_exhausted:
         if loop.context.config.training.torch_compile:
             # Imported here, since it imports torch's compiler.
             from trainers.training.trainer.compiling import compile_model  # noqa: PLC0415
@@ -186,6 +184,16 @@ def train(loop: Loop) -> str | None:
         loop.context.session.broadcast(loop.log.complete, "writing the last metrics")
     loop.reports.report_new()
     return _describe_stop(loop)
+
+
+def _show_base(loop: Loop) -> None:
+    """Adds the weights that the run begins with, if they were scored, to the status, and as step 0 to the metrics."""
+    if not loop.context.session.is_main_process:
+        return
+    state = loop.context.writer.check()
+    loop.context.status.update(Phase.TRAINING, **base_wers(state))
+    if state.base is not None and loop.start is None:
+        loop.progress.base(state.base.scores[VALIDATION])
 
 
 def _log_start(loop: Loop) -> None:
@@ -256,7 +264,6 @@ def _score_start(loop: Loop, start: ResumePoint) -> None:
     ends = checkpoint.step >= loop.last_step
     if checkpoint.metrics or not (ends or checkpoint.step % part.scoring_steps == 0):
         return
-    loop.progress.scoring()
     recognizer = loop.recognizer
     if recognizer.adapter is not None:
         # Not merged, since merging rounds, and an uninterrupted run scores the unmerged adapter.
@@ -264,11 +271,12 @@ def _score_start(loop: Loop, start: ResumePoint) -> None:
     else:
         recognizer = family_of_folder(local).open_exported(local)
         recognizer.model.to(context.device)
-    scorer, options = _validation_scorer(context, recognizer)
-    result = scorer.score(options)
     epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
-    metrics = publish_validation(result, checkpoint.step, context.session, loop.keeper)
+    validation = Validation.of(context, recognizer, loop.validation.gate, loop.progress, loop.keeper)
+    metrics = validation.score(checkpoint.step)
     loop.progress.validated(checkpoint.step, loop.last_step, epoch, metrics)
+    loop.early_stop.scored(metrics)
+    ends = ends or loop.early_stop.patience.is_exhausted
     if ends or checkpoint.step % part.save_steps == 0:
         loop.keeper.restage_with_score(local, checkpoint.step)
 
@@ -281,12 +289,3 @@ def _describe_stop(loop: Loop) -> str | None:
         f"stopped at step {loop.stop.stopped_at}/{loop.last_step}: {newest} is in "
         f"{loop.context.folder.storage.url(layout.CHECKPOINTS)}"
     )
-
-
-def publish_validation(result: SplitScore, step: int, session: Session, keeper: KeepCheckpoints) -> dict[str, float]:
-    """Passes a score to the checkpoint of its step, and to the engine; returns it as metrics."""
-    keeper.scored(step, result)
-    metrics = validation_metrics(result)
-    session.report({"step": step, **metrics})
-    show_rates(result, VALIDATION, session)
-    return metrics

@@ -18,11 +18,13 @@ from trainers.models.sources.damaged_files import refuse_damaged_description
 from trainers.models.sources.opened_model import open_once_a_node, pin_sources, with_model
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import fetch_base
-from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.layout import RunFolder, at_full_context
+from trainers.scoring.invented_words import count_invented_words
 from trainers.scoring.normalizers import hidden_marks, normalizer_named
 from trainers.scoring.ranking import ranking_rate
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.scorer import Scorer, SplitScore, show_rates
+from trainers.scoring.sounds import SOUNDS
 from trainers.scoring.tuning import tune
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
@@ -114,6 +116,20 @@ def open_search(
     return Search(searcher, (tuning.best.setting,), validation.key)
 
 
+def score_sounds(
+    name: str, config: TrainConfig, session: Session, folder: RunFolder, recognizer: Recognizer, search: Search | None
+) -> dict[str, Any]:
+    """Counts the words that a model writes for the set `name` of `sounds.SOUNDS`, and writes its two files."""
+    limits = recognizer.limits
+    options = scoring_options(config, limits, full_context=has_full_context(config, limits), search=search)
+    totals, rows = count_invented_words(
+        SOUNDS[name](), recognizer, session, options, language=config.model.language, what=f"score {name}"
+    )
+    if session.is_main_process:
+        folder.write_evaluation(name, totals, rows)
+    return totals
+
+
 def score_split(
     config: TrainConfig,
     prepared: PreparedSet,
@@ -144,5 +160,9 @@ def score_split(
     if search is not None and search.chosen_on == prepared.key:
         totals["decoding"]["weights_chosen_on_this_set"] = True
     if session.is_main_process:
+        if (full := result.full_context) is not None:
+            of_full = {"split": split, "language": config.model.language, **full.to_json_dict()}
+            folder.write_evaluation(at_full_context(split), of_full, (item.to_json_dict() for item in full.utterances))
+        # The totals show that all is written.
         folder.write_evaluation(split, totals, (item.to_json_dict() for item in result.utterances))
     return totals

@@ -4,6 +4,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from trainers.config.loader import same_command
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
-from trainers.errors import DivergedError, FencedError, RayscribeError, RegroupError, StoppedError
+from trainers.errors import DivergedError, FencedError, RayscribeError, RefusedError, RegroupError, StoppedError
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.models.families import family_of_folder
@@ -21,20 +22,27 @@ from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import TRAINING_STATE, newest
 from trainers.run_folder.fencing import GroupWriter
-from trainers.run_folder.journal import Checkpoint, accepted_metrics, deduplicate, publish
+from trainers.run_folder.journal import Base, Checkpoint, accepted_metrics, deduplicate, publish
 from trainers.run_folder.layout import MODEL, RunFolder
 from trainers.run_folder.resume import fetch_best, fetch_weights, starting_point, take_over
 from trainers.run_folder.staging import Staging
+from trainers.scoring.comparison.comparison import compare_named
+from trainers.scoring.comparison.systems import System
+from trainers.scoring.comparison.verdict import Verdict
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.report.live_page import LivePage
-from trainers.scoring.report.model_card import Measured, model_card
+from trainers.scoring.report.model_card import Measured, beyond, model_card
+from trainers.scoring.sounds import SOUNDS
 from trainers.storage.json_files import to_json
 from trainers.training.arguments import check_trackers, silence_libraries
+from trainers.training.base_scores import score_base
 from trainers.training.callbacks import VALIDATION
+from trainers.training.gate import Gate
 from trainers.training.initial_model import load_model
+from trainers.training.interpolation import Interpolated, interpolate
 from trainers.training.loop import Loop, build, train
 from trainers.training.planning import plan_training
-from trainers.training.scoring_worker import LOADING, open_search, score_split, score_task
+from trainers.training.scoring_worker import LOADING, open_search, score_sounds, score_split, score_task
 from trainers.training.sharding import sharding_process
 from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
@@ -69,6 +77,8 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
     with _worker_context(task, session) as context:
         start = resume(context)
         weights = begin_from(context) if start is None else None
+        if start is None:
+            score_base(context, weights)
         with sharding_process(config.strategy, on_gpu=config.scaling.use_gpu), session.stoppable():
             stopped = _train(context, start, weights, watch)
             if stopped is not None:
@@ -170,44 +180,95 @@ def finish(context: WorkerContext) -> None:
     outputs = context.folder.sub(context.writer.group.outputs)
     found = fetch_best(context.staging, context.writer, context.retention, context.session)
     if found is None:
+        _raise_refused(context)
         raise RayscribeError(
             f"{context.folder.url}: training ended without a checkpoint; this is a bug, please report it"
         )
     best, local = found[0], merge_once_a_node(found[1], context.session)
+    interpolated = _interpolate(context, local)
+    if interpolated is not None:
+        best, local = replace(best, metrics={**interpolated.metrics}), interpolated.folder
     test = _score(context, outputs, local)
     context.session.show_from_main(Stage("export", "writing the model and its scores"))
-    context.session.broadcast(lambda: _deliver(context, outputs, best, local, test), "exporting the model")
+    further = {"interpolation": interpolated.to_json_dict() if interpolated is not None else None}
+    context.session.broadcast(lambda: _deliver(context, outputs, best, local, test, further), "exporting the model")
+
+
+def _interpolate(context: WorkerContext, best: Path) -> Interpolated | None:
+    """Interpolates between the initial weights and the best checkpoint; returns None unless the config wants it."""
+    if not context.config.checkpoint.interpolate:
+        return None
+    base = context.session.broadcast(lambda: context.writer.check().base, "reading the base's scores")
+    gate = Gate(context.config, base, context.session)
+    return interpolate(context, begin_from(context), best, gate)
+
+
+def _raise_refused(context: WorkerContext) -> None:
+    """Raises RefusedError if checkpoint.refuse_if refuses every checkpoint."""
+    state = context.writer.journal.read()
+    last = newest(state.checkpoints)
+    reasons = Gate(context.config, state.base, context.session).reasons(last.metrics) if last is not None else []
+    if last is not None and reasons:
+        raise RefusedError(
+            f"{context.folder.url}: checkpoint.refuse_if refuses every checkpoint; {last.name}, the last one, which is "
+            f"kept: {'; '.join(reasons)}. Train again with a lower training.learning_rate, fewer steps or fewer "
+            "trained weights (adapt), or with other conditions"
+        )
 
 
 def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
     """Returns the totals of the test split; without one, only chooses the setting of a search, and returns None."""
     config, sets = context.config, context.task.sets
-    if "test" not in sets and not config.decode.settings:
+    if "test" not in sets and not config.decode.settings and config.evaluate.guard is None:
         return None
     # Opened in the same dtype as by `evaluate` with the same recipe.
     recognizer = family_of_folder(local).open_exported(local, config.model.dtype)
     recognizer.model.to(context.device)
     search = open_search(config, sets[VALIDATION], context.session, outputs, recognizer)
+    if config.evaluate.guard is not None:
+        for name in SOUNDS:
+            score_sounds(name, config, context.session, outputs, recognizer, search)
     if "test" not in sets:
         return None
     return score_split(config, sets["test"], context.session, outputs, recognizer, "test", search)
 
 
 def _deliver(
-    context: WorkerContext, outputs: RunFolder, best: Checkpoint, local: Path, test: dict[str, Any] | None
+    context: WorkerContext,
+    outputs: RunFolder,
+    best: Checkpoint,
+    local: Path,
+    test: dict[str, Any] | None,
+    further: dict[str, Any],
 ) -> None:
     """Completes the outputs, adds them to the journal, and publishes them; main process only."""
     for name in (f"{VALIDATION}.json", f"{VALIDATION}.jsonl"):
         outputs.storage.upload_file(local / name, f"{layout.EVALUATION}/{name}")
+    _copy_base(context, outputs)
     left_out = context.folder.storage.read_bytes(f"{layout.ATTEMPTS}/{context.task.attempt}/{layout.QUARANTINE}")
     measured = Measured.of(outputs, context.task.sets, [json.loads(line) for line in left_out.splitlines()])
     options = context.config.run.storage_options
     origins = [origin_of(pin, options) for pin in context.task.sources.values() if pin.has_weights]
     export_model(outputs, local, model_card(context.config, family_of_folder(local), best, measured, origins))
-    _enter_result(context.writer, outputs, _result(context.task, best, test))
+    base = context.writer.check().base
+    verdict = _judge(context, outputs, base) if base is not None else None
+    guards = {name: outputs.read_json(f"{layout.EVALUATION}/{name}.json") for name in SOUNDS}
+    result = _result(context.task, best, test, base, verdict)
+    result["guards"] = {name: totals for name, totals in guards.items() if totals is not None}
+    result |= further
+    _enter_result(context.writer, outputs, result)
     publish(context.folder, context.writer.journal)
     if test is not None:
         context.trackers.send(_test_line(context.writer, test))
+
+
+def _copy_base(context: WorkerContext, outputs: RunFolder) -> None:
+    """Copies the scores of the weights that the run began with, if it has them."""
+    base = context.writer.check().base
+    if base is not None:
+        for entry in context.folder.storage.list_files(base.folder):
+            key = entry.key.removeprefix(f"{base.folder}/")
+            outputs.storage.write_bytes(f"{layout.BASE}/{key}", context.folder.storage.read_bytes(entry.key))
 
 
 def _test_line(writer: GroupWriter, test: dict[str, Any]) -> str:
@@ -229,13 +290,28 @@ def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any
     writer.append(lambda state: {**entry, "files": files, "result": result})
 
 
-def _result(task: TrainTask, best: Checkpoint, test: dict[str, Any] | None) -> dict[str, Any]:
+def _judge(context: WorkerContext, outputs: RunFolder, base: Base) -> Verdict | None:
+    """Compares the model with the weights that the run began with; returns None if they were not scored alike."""
+    split = "test" if "test" in context.task.sets else VALIDATION
+    if beyond(context.config.model, base.scores[split]) is not None:
+        split = layout.at_full_context(split)
+    if not outputs.storage.exists(f"{layout.EVALUATION}/{split}.json"):
+        return None
+    systems = [System.of_folder("base", outputs.sub(layout.BASE), split), System.of_folder("tuned", outputs, split)]
+    return Verdict.of(compare_named(systems))
+
+
+def _result(
+    task: TrainTask, best: Checkpoint, test: dict[str, Any] | None, base: Base | None, verdict: Verdict | None
+) -> dict[str, Any]:
     return {
         "best_checkpoint": best.name,
         "best_step": best.step,
         "validation": best.finite_metrics,
         **normalizer_named(task.config.data.normalizer_name).to_json_dict(),
         "test": test,
+        "base": base.scores if base is not None else None,
+        "verdict": verdict.to_json_dict() if verdict is not None else None,
         "test_data": task.sets["test"].key if "test" in task.sets else None,
         "decode": task.config.decode.model_dump(mode="json"),
         "max_steps": task.config.training.max_steps,

@@ -23,12 +23,19 @@ from trainers.distributed.console.events import Stage
 from trainers.distributed.signals import exit_code_of
 from trainers.errors import ConfigError, ExportError
 from trainers.pipeline.export.export_request import KNOWN_EXPORTS, TOLERANCE, ExportRequest
+from trainers.run_folder.journal import refuse_worse
 from trainers.run_folder.layout import REPORT
 from trainers.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     # Imports torch.
     from trainers.pipeline.export.export_run import Exported
+
+
+AllowWorse = Annotated[
+    bool,
+    typer.Option("--allow-worse", help="Also if the training made the model worse, which exits with 17 otherwise."),
+]
 
 
 def export(
@@ -42,6 +49,7 @@ def export(
         typer.Option(metavar="POINTS", help="Allowed difference of error rates from the run's, in percentage points."),
     ] = TOLERANCE,
     force: Annotated[bool, typer.Option("--force", help="Replace formats that FOLDER already has.")] = False,
+    allow_worse: AllowWorse = False,
     service: ServiceOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON; messages go to standard error.")] = False,
 ) -> None:
@@ -62,6 +70,8 @@ def export(
     request.exports()
     with open_session(service) as session:
         folder = folder_of(session.runs.run(run_id))
+    if not allow_worse:
+        refuse_worse(folder)
     found: list[Exported] = []
 
     def work() -> int:
@@ -116,6 +126,7 @@ def push(
         bool | None,
         typer.Option("--private/--public", help="Visibility of a new repository. Default: hub.private."),
     ] = None,
+    allow_worse: AllowWorse = False,
     service: ServiceOption = None,
 ) -> None:
     """Push a run's model to the Hub, with its model card.
@@ -134,6 +145,8 @@ def push(
     with open_session(service) as session:
         run = session.runs.run(run_id)
         folder = folder_of(run)
+    if not allow_worse:
+        refuse_worse(folder)
     given = {"model_id": model_id, "private": private}
     changes = [((name,), value) for name, value in given.items() if value is not None]
     part, problems = validated(HubPart, apply_overrides(run.config.get("hub") or {}, changes))

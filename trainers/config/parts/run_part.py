@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
+from trainers.config.parts.gate import Condition
 from trainers.config.parts.part import MAX_INTEGER, Location, Part, Positive, refuse_unsupported, rule
 from trainers.config.storage_location import StorageOptions
 
@@ -13,7 +14,7 @@ RESUME = r"^(auto|never|from:.+)$"
 BUCKET = r"^[a-zA-Z0-9._-]+$"
 # Regions and accounts become parts of AWS's and Azure's host names.
 REGION, ACCOUNT = r"^[a-z0-9-]+$", r"^[a-z0-9]+$"
-PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
+PREPARED, EVALUATIONS, BASE_SCORES = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations", "base_scores")
 # From huggingface_hub's utils/_validators.py; `refuse_model_id` refuses further names as it does.
 _REPOSITORY = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
 # The size of a float32.
@@ -127,6 +128,9 @@ def _refuse_two_identities(profile: str | None, name: str, *, anonymous: bool) -
         raise ValueError(f"{name} is {profile}, but anonymous access sends no credentials: keep one of them")
 
 
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
 class CheckpointPart(Part):
     """The checkpoints that are kept, over all attempts of a run."""
 
@@ -141,6 +145,32 @@ class CheckpointPart(Part):
         "min",
         description="The better score. min: the smaller, as for error rates. max: the larger.",
     )
+
+    refuse_if: dict[str, str] = Field(
+        default_factory=dict,
+        description="Conditions under which a checkpoint is never the best: `{validation.wer: '> base + 1.0', "
+        "silence.words_per_minute: '> base + 2'}`. `base` is the rate of the weights that the run begins with (see "
+        "evaluate). Rates: wer, cer, ser of validation; words_per_minute, characters_per_minute of the guards silence "
+        "and noise, which are then scored at each validation. A run whose checkpoints are all refused fails.",
+    )
+
+    interpolate: list[Share] = Field(
+        [],
+        description="Shares of the best checkpoint in the weights, such as [0.3, 0.5, 0.7, 1.0]; the rest is of "
+        "the weights that the run begins with (WiSE-FT). Each is scored on the validation set at the end, and the best "
+        "becomes the run's model. []: the best checkpoint.",
+    )
+
+    @field_validator("refuse_if")
+    @classmethod
+    def _valid_conditions(cls, refuse_if: dict[str, str]) -> dict[str, str]:
+        for name, text in refuse_if.items():
+            Condition.parse(name, text)
+        return refuse_if
+
+    @property
+    def conditions(self) -> list[Condition]:
+        return [Condition.parse(name, text) for name, text in self.refuse_if.items()]
 
     @property
     def score_attribute(self) -> str:

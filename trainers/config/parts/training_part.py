@@ -47,6 +47,11 @@ class TrainingPart(Part):
         "rate for the added steps, unless it is 0. null: such a change is refused.",
     )
     eval_steps: Positive | None = Field(None, description="Score the validation set this often. null: save_steps.")
+    patience: Positive | None = Field(
+        None,
+        description="End training after this many validations without a better score, by "
+        "checkpoint.checkpoint_score_attribute. null: train to the last step.",
+    )
     save_steps: Positive = Field(
         1000, description="Save a checkpoint this often: a multiple of eval_steps, since each checkpoint is scored."
     )

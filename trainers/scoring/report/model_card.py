@@ -26,7 +26,7 @@ from trainers.models.language_names import code_or_name
 from trainers.models.sources.origins import Origin
 from trainers.run_folder.hub_push import PLACE
 from trainers.run_folder.journal import Checkpoint
-from trainers.run_folder.layout import EVALUATION, RunFolder
+from trainers.run_folder.layout import BASE, EVALUATION, RunFolder
 from trainers.scoring.comparison.systems import rows_of
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.ranking import greedy_score
@@ -59,12 +59,14 @@ class Measured:
         totals: Scores of validation and test set, as in evaluation/<split>.json.
         rows: The utterances of each set, as in evaluation/<split>.jsonl.
         left_out: Number of clips of each split that were prepared, but neither trained on nor scored.
+        base: Scores of the weights that the run began with, by split, if they were scored.
     """
 
     totals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     sets: Mapping[str, PreparedSet] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
+    base: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -77,7 +79,9 @@ class Measured:
         # These counts include rows that could not be prepared.
         counts = Counter(str(row["split"]) for row in quarantine)
         left_out = {split: max(0, counts[split] - item.summary.quarantined) for split, item in sets.items()}
-        return cls(totals, rows, sets, left_out)
+        known = {split: outputs.read_json(f"{BASE}/{EVALUATION}/{split}.json") for split in (VALIDATION, TEST)}
+        base = {split: content for split, content in known.items() if content is not None}
+        return cls(totals, rows, sets, left_out, base)
 
     @property
     def test(self) -> Mapping[str, Any] | None:
@@ -167,7 +171,8 @@ def _eval_results(config: TrainConfig, measured: Measured) -> Iterator[EvalResul
 
 
 def _scores(config: TrainConfig, checkpoint: Checkpoint, measured: Measured) -> str:
-    rows = [f"| validation | {_rates(checkpoint.metrics, measured.rows.get(VALIDATION), 'eval_')} |"]
+    rows = [_base_row(config.model, split, score) for split, score in measured.base.items()]
+    rows += [f"| validation | {_rates(checkpoint.metrics, measured.rows.get(VALIDATION), 'eval_')} |"]
     if "eval_full_context_wer" in checkpoint.metrics:
         rows.append(f"| validation, at the full context | {_rates(checkpoint.metrics, prefix='eval_full_context_')} |")
     if (test := measured.test) is not None:
@@ -185,6 +190,13 @@ def _scores(config: TrainConfig, checkpoint: Checkpoint, measured: Measured) -> 
         if name is not None:
             rows.append(f"| test, the {name} | {_rates(greedy)} |")
     return _table(["split", *(f"{name.upper()} %" for name in known_metrics())], rows)
+
+
+def _base_row(model: ModelPart, split: str, score: Mapping[str, Any]) -> str:
+    """Returns the scores before the training, at the model's own context if the run trains at a shorter one."""
+    full = beyond(model, score)
+    context = f", at the full context ({full['context_s']:g} s)" if full is not None else ""
+    return f"| {split}, before the training{context} | {_rates(full or score)} |"
 
 
 def _notes(config: TrainConfig, measured: Measured) -> Iterator[str]:

@@ -1,0 +1,57 @@
+"""Refused checkpoints are never the best; a run in which all are refused fails, and keeps the last one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_base_scores import pretrained, tuning
+from tests.integration.test_second_starts import run_folder
+from trainers.errors import RefusedError
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.fit import fit
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
+from trainers.scoring import sounds
+
+__all__ = ["pretrained"]
+
+
+@pytest.fixture(autouse=True)
+def short_sounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sound of a second in each set."""
+    for name in sounds.SOUNDS:
+        monkeypatch.setitem(sounds.SOUNDS, name, lambda: [sounds.silence()[0]])
+
+
+def test_a_run_whose_checkpoints_are_all_refused_fails_and_keeps_the_last(
+    tones: Path, tmp_path: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conditions = {"checkpoint.refuse_if": {"validation.wer": "> base - 1000"}}
+    wanted = tuning(tones, tmp_path, pretrained, "refused", **conditions)
+    with pytest.raises(RefusedError, match=r"refuses every checkpoint; checkpoint-8.*validation.wer is \d+.\d\d, more"):
+        fit(wanted, LocalEngine())
+    assert "the checkpoint of step 4 is refused: validation.wer is" in capsys.readouterr().out
+    state = Journal(RunFolder.of(wanted)).read()
+    assert state.finished is None
+    assert state.checkpoints[-1].step == 8
+    assert not (run_folder(wanted) / "model").exists()
+    # The same command gives the same answer.
+    with pytest.raises(RefusedError):
+        fit(wanted, LocalEngine())
+
+
+def test_guards_are_scored_before_and_after_and_with_each_checkpoint(
+    tones: Path, tmp_path: Path, pretrained: Path
+) -> None:
+    conditions = {"silence.words_per_minute": "> base + 100000", "validation.wer": "> 1000"}
+    changes = {"evaluate.guard": "default", "checkpoint.refuse_if": conditions}
+    wanted = tuning(tones, tmp_path, pretrained, "guarded", **changes)
+    result = fit(wanted, LocalEngine())
+    assert {"silence", "noise"} < {*result.base}
+    assert result.guards.keys() == {"silence", "noise"}
+    assert " · silence: " in result.headline and "words/min" in result.headline
+    assert json.loads((run_folder(wanted) / "result.json").read_text())["guards"] == result.guards
+    of_checkpoints = [each.metrics for each in Journal(RunFolder.of(wanted)).read().checkpoints]
+    assert all("eval_silence_words_per_minute" in metrics for metrics in of_checkpoints)
+    assert not any("eval_refused" in metrics for metrics in of_checkpoints)

@@ -1,0 +1,35 @@
+"""A run whose weights are interpolated exports the share that it has chosen, with its scores."""
+
+import json
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import equal, lerp
+
+from tests.integration.test_base_scores import pretrained, tuning
+from tests.integration.test_second_starts import run_folder
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.evaluate import evaluate
+from trainers.pipeline.fit import fit
+
+__all__ = ["pretrained"]
+
+
+def test_the_exported_weights_are_those_of_the_chosen_share(tones: Path, tmp_path: Path, pretrained: Path) -> None:
+    wanted = tuning(tones, tmp_path, pretrained, "between", **{"checkpoint.interpolate": [0.25, 0.5]})
+    result = fit(wanted, LocalEngine())
+    folder = run_folder(wanted)
+    stored = json.loads((folder / "result.json").read_text())
+    share, candidates = stored["interpolation"]["share"], stored["interpolation"]["candidates"]
+    assert [each["share"] for each in candidates] == [0.25, 0.5]
+    chosen = next(each for each in candidates if each["share"] == share)
+    assert stored["validation"]["eval_wer"] == chosen["eval_wer"] == min(each["eval_wer"] for each in candidates)
+    base = load_file(pretrained / "model.safetensors")
+    tuned = load_file(folder / "checkpoints" / stored["best_checkpoint"] / "model.safetensors")
+    for name, weight in load_file(folder / "model/model.safetensors").items():
+        assert equal(weight, lerp(base[name], tuned[name], share)), name
+    validation = json.loads((folder / "evaluation/validation.json").read_text())
+    assert validation["wer"] == chosen["eval_wer"]
+    elsewhere = tuning(tones, tmp_path / "elsewhere", pretrained, "elsewhere")
+    scored = evaluate(elsewhere, LocalEngine(), model=str(folder / "model"), split="test").totals
+    assert scored["wer"] == result.totals["wer"]

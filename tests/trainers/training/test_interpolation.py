@@ -1,0 +1,55 @@
+"""Interpolated weights are exact at both ends, and the share with the best score is chosen."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainers.synthetic import config
+from trainers.training.interpolation import best_share, set_weights
+
+
+class Holder:
+    """Stands for a recognizer, of which only the model is used."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.BatchNorm1d(1000)
+
+
+@pytest.mark.parametrize(("share", "end"), [(0.0, 0), (1.0, 1)])
+def test_the_ends_are_the_weights_themselves(share: float, end: int) -> None:
+    holder: Any = Holder()
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(1000, generator=generator) * scale for scale in (1e-3, 1e3)]
+    ends = {"weight": (drawn[0], drawn[1]), "num_batches_tracked": (torch.tensor(3), torch.tensor(7))}
+    set_weights(holder, ends, share)
+    assert torch.equal(holder.model.weight, drawn[end])
+    assert holder.model.num_batches_tracked == 7
+
+
+def test_a_share_between_is_a_weighted_mean() -> None:
+    holder: Any = Holder()
+    set_weights(holder, {"weight": (torch.zeros(1000), torch.full((1000,), 2.0))}, 0.25)
+    assert torch.equal(holder.model.weight, torch.full((1000,), 0.5))
+
+
+RANKED = {"checkpoint.checkpoint_score_attribute": "eval_wer"}
+
+
+@pytest.mark.parametrize(
+    ("wers", "refused", "share"),
+    [
+        ({0.3: 9.0, 0.7: 8.0, 1.0: 8.5}, set(), 0.7),
+        # Of equal ones the largest.
+        ({0.3: 8.0, 0.7: 8.0, 1.0: 8.5}, set(), 0.7),
+        ({0.3: 9.0, 0.7: 8.0, 1.0: 7.0}, {1.0, 0.7}, 0.3),
+        ({0.3: 9.0}, {0.3}, None),
+    ],
+)
+def test_the_best_share_that_passes_the_gate_is_chosen(
+    wers: dict[float, float], refused: set[float], share: float | None
+) -> None:
+    metrics = {
+        each: {"eval_wer": wer} | ({"eval_refused": 1.0} if each in refused else {}) for each, wer in wers.items()
+    }
+    assert best_share(config(RANKED), metrics) == share

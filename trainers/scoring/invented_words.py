@@ -1,0 +1,110 @@
+"""Counts the words that a recognizer writes for sounds without speech."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainers.data.audio import SAMPLING_RATE_HZ
+from trainers.distributed.console import ProgressCounter
+from trainers.distributed.session import Session
+from trainers.metrics.known_metrics import CER, WER
+from trainers.models.labels import empty_labels
+from trainers.models.recognizer import Recognizer
+from trainers.scoring.batches import BatchRecognizer, batches_of
+from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.scorer import ScoringOptions
+from trainers.scoring.sounds import Sound
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a sound that fits into the model's context."""
+
+    sound: int
+    samples: np.ndarray
+
+
+def count_invented_words(
+    sounds: Sequence[Sound],
+    recognizer: Recognizer,
+    session: Session,
+    options: ScoringOptions,
+    *,
+    language: str | None,
+    what: str,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns totals and, for each sound, its text, as evaluation/<name>.json and .jsonl have them.
+
+    Sounds are cut into parts of the model's full context, without voice activity detection or thresholds, and
+    recognized in the `language` of the config. Progress is shown as `what`. Every rank calls this.
+    """
+    model = recognizer.model
+    was_training = model.training
+    model.eval()
+    try:
+        label = empty_labels(recognizer.codec, recognizer.processor, [None], language)[0]
+        texts = _recognize(sounds, label, recognizer, session, options, what)
+    finally:
+        model.train(was_training)
+    normalize = normalizer_named(options.normalizer)
+    rows = list[dict[str, Any]]()
+    for sound, text in zip(sounds, texts, strict=True):
+        normalized = normalize(text)
+        counts = {metric.units: len([*metric.cut(normalized)]) for metric in (WER, CER)}
+        rows.append({"id": sound.id, "hypothesis": text, **counts, "duration_s": sound.duration_s})
+    minutes = sum(sound.duration_s for sound in sounds) / 60
+    totals = {metric.units: sum(row[metric.units] for row in rows) for metric in (WER, CER)}
+    return {
+        "sounds": len(sounds),
+        "with_words": sum(bool(row[WER.units]) for row in rows),
+        "minutes": minutes,
+        **totals,
+        "words_per_minute": totals[WER.units] / minutes,
+        "characters_per_minute": totals[CER.units] / minutes,
+        **normalize.to_json_dict(),
+        "decoding": options.decoding.describe(),
+    }, rows
+
+
+def _recognize(
+    sounds: Sequence[Sound],
+    label: list[int],
+    recognizer: Recognizer,
+    session: Session,
+    options: ScoringOptions,
+    what: str,
+) -> list[str]:
+    """Returns the text of each sound, on every rank."""
+    context = round(recognizer.limits.context_s * SAMPLING_RATE_HZ)
+    pieces = [
+        _Piece(number, sound.samples[start : start + context])
+        for number, sound in enumerate(sounds)
+        for start in range(0, len(sound.samples), context)
+    ]
+    durations_s = np.array([len(piece.samples) / SAMPLING_RATE_HZ for piece in pieces])
+    at_full = options.of_full_context if options.full_context_s is not None else options
+    batches = batches_of(
+        durations_s,
+        np.arange(len(pieces)),
+        at_full.edges_s,
+        to_longest=at_full.to_longest,
+        batch_size=at_full.batch_size,
+    )
+    found: list[tuple[int, str]] = []
+    recognize = BatchRecognizer(recognizer).recognize
+    mine = batches[session.rank :: session.world_size]
+    total = sum(len(positions) for positions, _ in mine)
+    counter = ProgressCounter(what, total=total, unit="clips", show=session.show_from_main, every_s=10.0)
+    for positions, edge_s in mine:
+        session.record_progress()
+        clips = [pieces[position].samples for position in positions]
+        recognized = recognize(clips, [label] * len(clips), edge_s, at_full.decoding)
+        found += [(int(position), each.text) for position, each in zip(positions, recognized, strict=True)]
+        counter.advance(len(positions))
+    by_piece = dict(each for part in session.gather(found, what) for each in part)
+    texts: list[list[str]] = [[] for _ in sounds]
+    for number, piece in enumerate(pieces):
+        texts[piece.sound].append(by_piece[number])
+    return [" ".join(filter(None, each)) for each in texts]
