@@ -20,10 +20,10 @@ from jobs.submission.job_spec import RunConfig
 from runtime_env.credentials import file_looks_secret, folder_looks_secret
 from runtime_env.package import unpacked_size
 from runtime_env.tree import Tree
-from trainers.config.locations import make_paths_absolute, path_values, set_path, variables_in
+from trainers.config.locations import field_of, make_paths_absolute, path_values, set_path, variables_in
 from trainers.config.parts.data_location import SHIPPED, path_in
 from trainers.config.parts.data_part import DataPart, MixMember
-from trainers.config.parts.part import DATA_FIELDS, SHIPPED_FIELDS
+from trainers.config.parts.part import ALSO_FIELD, DATA_FIELDS, SHIPPED_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_remote
 from trainers.data.sources.archives.archive_index import ARCHIVE, PROBLEM
@@ -75,7 +75,7 @@ def ship(config: RunConfig, tree: Tree) -> Shipment:
         DataError: a manifest is missing or not valid.
         StorageError: a remote archive cannot be read.
     """
-    named = [each for each in path_values(config.model_dump()) if (each[0], _name(each[1])) in SHIPPED_FIELDS]
+    named = [each for each in path_values(config.model_dump()) if (each[0], field_of(each[1])) in SHIPPED_FIELDS]
     local = [(part, field) for part, field, location in named if not is_remote(path_in(location))]
     _refuse_others(config, named, tree)
     here, warnings = make_paths_absolute(config, tree.root), list[str]()
@@ -96,17 +96,15 @@ def ship(config: RunConfig, tree: Tree) -> Shipment:
     return Shipment(RunConfig.model_validate(content), files, warnings)
 
 
-def _name(field: str) -> str:
-    return field.rpartition(".")[2]
-
-
 def _member_of(config: TrainConfig, field: str) -> MixMember | None:
     """Returns the member of `data.mix` of a field that is named as in `path_values`; None for other fields."""
-    return config.data.mix[int(field.split(".")[1])] if "." in field else None
+    return config.data.mix[int(field.split(".")[1])] if field.startswith("mix.") else None
 
 
 def _data_of(config: TrainConfig, field: str) -> DataPart:
     member = _member_of(config, field)
+    if field_of(field) == ALSO_FIELD[1]:
+        return config.data.of_other_set(config.evaluate.also[field.partition(".")[2]])
     return config.data if member is None else config.data.of_member(member)
 
 
@@ -122,7 +120,7 @@ def _refuse_others(config: RunConfig, named: Iterable[tuple[str, str, str]], tre
     for part, field, location in named:
         if names := variables_in(location):
             problems.append(f"{part}.{field} names {', '.join(names)}, which only the nodes know: write its value")
-        if data.path_prefix and (part, _name(field)) in DATA_FIELDS and is_remote(path_in(location)):
+        if data.path_prefix and (part, field_of(field)) in DATA_FIELDS and is_remote(path_in(location)):
             problems.append(
                 f"{part}.{field} is {location}, which is read on the nodes, but data.path_prefix is for paths of this "
                 "machine: remove it"
@@ -146,11 +144,12 @@ def _read(config: TrainConfig, part: str, field: str, warnings: list[str]) -> li
     data, options, member = _data_of(config, field), config.run.storage_options, _member_of(config, field)
     where = "" if member is None else f"data.mix: {member.name}: "
     try:
-        if (part, _name(field)) in DATA_FIELDS:
+        if (part, field_of(field)) in (*DATA_FIELDS, ALSO_FIELD):
             # A cheaper fingerprint, since contents are hashed when they are packed.
             plain = data.model_copy(update={"fingerprint": "manifest"})
-            split = ManifestSource(plain, options).open(_name(field), None)
-            table, origin, notes = split.table, f"{part}.{_name(field)}: {split.origin}", split.warnings
+            split = ManifestSource(plain, options).open(field_of(field) if part == "data" else "test", None)
+            named = f"{part}.{field_of(field) if member is not None else field}"
+            table, origin, notes = split.table, f"{named}: {split.origin}", split.warnings
         else:
             files, location = SourceFiles(options, None, data.encoding, data.quoting), getattr(config.augment, field)
             manifest = open_manifest(f"{part}.{field}", location, TableRules.of_recordings(data), files)

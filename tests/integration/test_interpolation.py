@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+from peft import PeftModel
 from safetensors.torch import load_file
-from torch import equal, lerp
+from torch import allclose, equal, lerp
+from transformers import WhisperForConditionalGeneration
 
 from tests.integration.test_base_scores import pretrained, tuning
 from tests.integration.test_second_starts import run_folder
@@ -33,3 +35,16 @@ def test_the_exported_weights_are_those_of_the_chosen_share(tones: Path, tmp_pat
     elsewhere = tuning(tones, tmp_path / "elsewhere", pretrained, "elsewhere")
     scored = evaluate(elsewhere, LocalEngine(), model=str(folder / "model"), split="test").totals
     assert scored["wer"] == result.totals["wer"]
+
+
+def test_an_adapter_is_scaled_to_the_weights_that_are_exported(tones: Path, tmp_path: Path, pretrained: Path) -> None:
+    changes = {"checkpoint.interpolate": [0.25], "adapt": {"method": "lora"}, "training.learning_rate": 1e-2}
+    wanted = tuning(tones, tmp_path, pretrained, "scaled", **changes)
+    fit(wanted, LocalEngine())
+    model = run_folder(wanted) / "model"
+    exported, base = load_file(model / "model.safetensors"), load_file(pretrained / "model.safetensors")
+    assert not all(equal(weight, base[name]) for name, weight in exported.items())
+    network = WhisperForConditionalGeneration.from_pretrained(pretrained)
+    merged = PeftModel.from_pretrained(network, model / "adapter").merge_and_unload().state_dict()
+    for name, weight in exported.items():
+        assert allclose(merged[name], weight, rtol=0, atol=1e-6), name

@@ -11,6 +11,7 @@ from trainers.config.family_table import decode_parts, family_parts
 from trainers.config.overrides import Override, apply_overrides, copy_levels, value_at
 from trainers.config.parts.data_location import path_in, with_path
 from trainers.config.parts.part import (
+    ALSO_FIELD,
     DATA_FIELDS,
     DECODE_FIELDS,
     PATH_FIELDS,
@@ -77,7 +78,7 @@ def _may_be_hub_id(part: str, field: str) -> bool:
 def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yields part, field and value of each path in a recipe's content; skips values that are not strings.
 
-    The fields of a mix are `mix.<number of the member>.<field>`.
+    The fields of a mix are `mix.<number of the member>.<field>`, those of evaluate.also `also.<name>`.
     """
     for part, field in _path_fields():
         value = value_at(content, (part, field))
@@ -88,14 +89,29 @@ def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         for part, field in DATA_FIELDS:
             if isinstance(member, Mapping) and isinstance(member.get(field), str):
                 yield part, f"{_MIX}.{number}.{field}", member[field]
+    part, field = ALSO_FIELD
+    also = value_at(content, ALSO_FIELD)
+    for name, value in also.items() if isinstance(also, Mapping) else ():
+        if isinstance(value, str):
+            yield part, f"{field}.{name}", value
+
+
+def field_of(field: str) -> str:
+    """Returns the name of a field that is named as in `path_values`, without the member or name that has it."""
+    first, _, rest = field.partition(".")
+    return rest.rpartition(".")[2] if first == _MIX else first
 
 
 def set_path(content: dict[str, Any], part: str, field: str, value: str) -> None:
     """Sets a path, named as in `path_values`, in a copy of a recipe's content."""
-    if not field.startswith(f"{_MIX}."):
+    first, _, name = field.partition(".")
+    if not name:
         content[part][field] = value
         return
-    _, number, name = field.split(".")
+    if first != _MIX:
+        content[part][first] = {**content[part][first], name: value}
+        return
+    number, name = name.split(".")
     members = [dict(member) if isinstance(member, Mapping) else member for member in content[part][_MIX]]
     members[int(number)][name] = value
     content[part][_MIX] = members
@@ -112,7 +128,7 @@ def anchored(
     """
     result = copy_levels(content)
     for part, field, value in path_values(content):
-        name = field.rpartition(".")[2]
+        name = field_of(field)
         is_storage = (part, name) in STORAGE_FIELDS
         move = partial(_moved, base=base, root=None if is_storage else root, is_name=_may_be_hub_id(part, name))
         if storage or not is_storage:
@@ -155,7 +171,7 @@ def expand_variables(
             f"{part}.{field}: {value} names the variable {name}, which is not set: "
             f"export {name}=…, or --set {part}.{field}=…"
             for name in variables_in(value)
-            if name not in environment and scope.requires_path(part, field.rpartition(".")[2])
+            if name not in environment and scope.requires_path(part, field_of(field))
         ]
         set_path(result, part, field, with_variables(value, environment))
     return result, problems
@@ -168,7 +184,7 @@ def expand_home(content: Mapping[str, Any], fields: Collection[tuple[str, str]] 
     """
     result = copy_levels(content)
     for part, field, value in path_values(content):
-        if fields is None or (part, field.rpartition(".")[2]) in fields:
+        if fields is None or (part, field_of(field)) in fields:
             # Not pathlib's expanduser, which raises for an unknown user.
             set_path(result, part, field, with_path(value, os.path.expanduser))
     return result
@@ -183,10 +199,12 @@ def make_paths_absolute(config: Config, base: Path) -> Config:
 
 
 def _with_value(config: Any, path: Sequence[str], value: str) -> Any:
-    """Returns a copy of a part of a config, or of a tuple of parts, with a new value at a path of names."""
+    """Returns a copy of a part of a config, or of a tuple or table in it, with a new value at a path of names."""
     if not path:
         return value
     name, *rest = path
+    if isinstance(config, Mapping):
+        return {**config, name: value}
     if isinstance(config, tuple):
         return tuple(_with_value(each, rest, value) if str(at) == name else each for at, each in enumerate(config))
     return config.model_copy(update={name: _with_value(getattr(config, name), rest, value)})

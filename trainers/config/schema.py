@@ -15,6 +15,7 @@ from trainers.config.family_table import AnyDecodePart, AnyModelPart
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.evaluate_part import EvaluatePart
+from trainers.config.parts.gate import SOUND_SETS, VALIDATION
 from trainers.config.parts.part import Part, Settings, rule, trains
 from trainers.config.parts.run_part import CheckpointPart, HubPart, RunPart
 from trainers.config.parts.scaling_part import ScalingPart
@@ -119,9 +120,11 @@ class TrainConfig(Part):
             yield "checkpoint.refuse_if compares with the base, which is not scored: set evaluate.base: true"
         if trains(info) and any(each.of_base for each in conditions) and not self.model.names_weights:
             yield "checkpoint.refuse_if compares with the base, but the model has new weights: give limits without base"
-        if any(each.is_of_guard for each in conditions) and self.evaluate.guard is None:
-            guards = ", ".join(sorted({each.set for each in conditions if each.is_of_guard}))
-            yield f"checkpoint.refuse_if has conditions on {guards}: set evaluate.guard: default, which scores them"
+        for name in sorted({each.set for each in conditions} - {VALIDATION, *self.evaluate.also}):
+            if name not in SOUND_SETS:
+                yield f"checkpoint.refuse_if has a condition on {name}: name its manifest, evaluate.also.{name}"
+            elif self.evaluate.guard is None:
+                yield f"checkpoint.refuse_if has a condition on {name}: set evaluate.guard: default, which scores it"
 
     @rule
     def _interpolation_fits(self, info: ValidationInfo) -> Iterator[str]:

@@ -333,7 +333,7 @@ def prepare(
     else:
         log(f"prepare {source.split}: already prepared, {counted(found.summary.prepared, 'clip')} in {found.url}")
     _check_bad(source, data, found.summary.quarantined, found.summary.rows, found.quarantine)
-    _tell_of_empty_texts(source, found, log)
+    _tell_of_empty_texts(source, data, found, log)
     return found
 
 
@@ -391,11 +391,14 @@ def _check_bad(source: SourceSplit, data: DataPart, bad: int, rows: int, quarant
     )
 
 
-def _tell_of_empty_texts(source: SourceSplit, found: PreparedSet, log: Callable[[Event], None]) -> None:
+def _tell_of_empty_texts(source: SourceSplit, data: DataPart, found: PreparedSet, log: Callable[[Event], None]) -> None:
     texts = found.index["text"]
     if empty := pc.sum(pc.equal(texts, "")).as_py():
-        fate = "left out of training" if source.split == "train" else "scored: each word recognized in them is an error"
         of_all = f"{empty:,} of {counted(len(texts), 'clip')}"
+        if source.split == "train" and data.empty_text == "train":
+            log(f"{source.split}: {of_all} have no text, and teach the model to write nothing (data.empty_text)")
+            return
+        fate = "left out of training" if source.split == "train" else "scored: each word recognized in them is an error"
         log(
             f"warning: {source.split}: {of_all} have no text and are {fate}; "
             f"write their texts into {source.origin}, or take them out"

@@ -92,7 +92,7 @@ def reasons_to_leave_out(
     bound = "data.max_duration_s" if data.max_duration_s <= bounds.context_s else "the model"
     short, long = durations_s < data.min_duration_s, durations_s > longest_s
     tiny = bounds.too_short(durations_s, bounds.fastest) & ~short
-    silent = silent & ~short & ~tiny & ~long
+    silent = silent & ~short & ~tiny & ~long & (data.empty_text == "leave_out")
     wordy = (label_sizes > bounds.label_room(durations_s)) & ~short & ~tiny & ~long & ~silent
     return [
         (f"shorter than data.min_duration_s {data.min_duration_s:g} s", short),

@@ -68,6 +68,8 @@ def check_transcripts(subject: Subject) -> Iterator[Finding]:
         count = f"{split.name}: {len(empty)} of {len(split.texts)} transcripts are empty"
         if len(empty) == len(split.texts):
             yield problem(f"{count}; check data.text_column_name {subject.config.data.text_column_name!r}")
+        elif empty and split.name == "train" and subject.config.data.empty_text == "train":
+            yield ok(f"{count} ({named(empty)}), and teach the model to write nothing (data.empty_text)")
         elif empty:
             scored = "each recognized word counts as an insertion"
             effect = "they will be left out of training" if split.name == "train" else scored

@@ -215,6 +215,9 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     changes: dict[str, Any] = {
         "run": {**config.run.model_dump(), "name": "debug", "storage_path": str(folder / "runs"), "resume": "auto"},
         "data": {**few.model_dump(), **data},
+        "evaluate": {"base": config.evaluate.base, "also": _few_of_other_sets(config, folder)},
+        # A tiny model would be refused.
+        "checkpoint.refuse_if": {},
         "scaling": {},
         "hub": {},
         "strategy": {},
@@ -240,6 +243,16 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         changes["decode.max_length"] = min(config.decode.max_length, MAX_TOKENS)
     overrides = [(tuple(name.split(".")), value) for name, value in changes.items()]
     return TrainConfig.model_validate(apply_overrides(config.model_dump(), overrides))
+
+
+def _few_of_other_sets(config: TrainConfig, folder: Path) -> dict[str, str | None]:
+    """Writes manifests of a few clips of each set of evaluate.also; returns their paths by name."""
+    few = {}
+    for name, location in config.evaluate.also.items():
+        (target := folder / "also" / name).mkdir(parents=True)
+        source = source_of(config.data.of_other_set(location), config.run.storage_options)
+        few[name] = source.truncated(CLIPS, target).test
+    return few
 
 
 def _needs_gpu(config: TrainConfig) -> bool:

@@ -15,7 +15,7 @@ from trainers.training.planning import batch_shape
 BEGAN_FROM = "run.resume"
 # Part of the experiment only if checkpoints have a shard for each worker.
 SHARDS = "scaling.num_workers"
-_DATA = "mix_temperature fingerprint use_language_column too_long_eval min_duration_s max_duration_s"
+_DATA = "mix_temperature fingerprint use_language_column too_long_eval min_duration_s max_duration_s empty_text"
 # Fields of each part that are compared as they are; None for all fields except those of OUTSIDE_EXPERIMENT.
 FIELDS: Mapping[str, set[str] | None] = {
     "run": {"seed"},
@@ -86,6 +86,9 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         if not name.startswith(OUTSIDE_EXPERIMENT_PREFIXES):
             parts[f"training.training_args.{name}"] = value
     parts |= {content_name(name): key for name, key in data_keys.items() if "." in name}
+    # Their scores decide which checkpoint may be the best.
+    gated = {each.set for each in config.checkpoint.conditions} & config.evaluate.also.keys() & data_keys.keys()
+    parts |= {content_name(f"evaluate.also.{name}"): data_keys[name] for name in gated}
     if config.strategy.is_sharded:
         parts[SHARDS] = f"{config.scaling.num_workers}, each with its shard"
     return parts

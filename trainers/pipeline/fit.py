@@ -112,4 +112,5 @@ def _result_of(folder: RunFolder, task: TrainTask | None, model: ModelPart) -> R
     best = best_step if last and last.step > best_step else None
     judged = finish.result.get("verdict")
     verdict = Verdict.of_json_dict(judged) if judged is not None else None
-    return RunResult(folder.url, totals or {}, split, model, best, base, verdict, guards)
+    verdicts = {name: Verdict.of_json_dict(each) for name, each in (finish.result.get("verdicts") or {}).items()}
+    return RunResult(folder.url, totals or {}, split, model, best, base, verdict, guards, verdicts)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.data.preparation import ShardTask, prepare, prepared_key
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources.data_source import SLICE, SPLITS, SourceSplit
+from trainers.data.sources.data_source import SLICE, SPLITS, SourceSplit, naming
 from trainers.data.sources.fingerprint import changed_since, store_fingerprints
 from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.manifest_source import open_mixed_sources
@@ -36,7 +36,7 @@ def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = S
     """Prepares every split of the config that is not prepared yet."""
     check_storage(config)
     engine.check(config, trains=False)
-    return prepare_splits(config, open_config_sources(config, splits), engine)
+    return prepare_splits(config, [*open_config_sources(config, splits), *open_also(config)], engine)
 
 
 def check_storage(config: TrainConfig) -> None:
@@ -52,6 +52,19 @@ def open_config_sources(config: TrainConfig, splits: tuple[str, ...] = SPLITS) -
     """Opens the data sources of a config."""
     options = config.run.storage_options
     return open_sources(config.data, storage_options=options, splits=splits, fingerprint_cache=_cache_of(config))
+
+
+def open_also(config: TrainConfig) -> list[SourceSplit]:
+    """Opens the sets of evaluate.also, whose names stand for splits."""
+    opened = []
+    for name, location in config.evaluate.also.items():
+        alone = config.data.of_other_set(location)
+        with naming(f"evaluate.also.{name}"):
+            (source,) = open_sources(
+                alone, storage_options=config.run.storage_options, fingerprint_cache=_cache_of(config)
+            )
+        opened.append(replace(source, split=name))
+    return opened
 
 
 def open_config_mixed(config: TrainConfig) -> list[SourceSplit]:
@@ -99,7 +112,7 @@ class OpenedData:
             with suppress(OSError):
                 if (location := getattr(config.model, name)) is not None:
                     contents[f"model.{name}"] = hashlib.sha256(Path(location).read_bytes()).hexdigest()
-        return cls(open_config_sources(config), mixed, contents)
+        return cls([*open_config_sources(config), *(open_also(config) if trains else ())], mixed, contents)
 
     def keys(self, data: DataPart) -> dict[str, str]:
         """Returns the hash of each content, see `describe`."""

@@ -28,8 +28,6 @@ from trainers.training.initial_model import open_initial
 from trainers.training.scoring_worker import open_search, score_sounds, score_split
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
-# Splits that are scored, if the run has them.
-SCORED = (VALIDATION, "test")
 # Fields of the model part that change what given weights recognize.
 _MODEL_FIELDS = {"language", "task", "dtype", "attn_implementation", "max_context_s"}
 _DATA_FIELDS = {"min_duration_s", "max_duration_s", "too_long_eval", "use_language_column"}
@@ -50,7 +48,7 @@ def score_base(context: WorkerContext, weights: ResumePoint | None) -> None:
     context.status.update(Phase.TRAINING, detail="scoring the weights that the run begins with")
     base = _Base(context, weights)
     guards = SOUNDS if context.config.evaluate.guard is not None else {}
-    names = (*(split for split in SCORED if split in context.task.sets), *guards)
+    names = (*(split for split in context.task.sets if split != "train"), *guards)
     folders = {name: base.score(name) for name in names}
     context.session.broadcast(lambda: _enter(context, folders), "adding the scores of the base")
 

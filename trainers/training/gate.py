@@ -4,32 +4,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainers.config.parts.gate import RATES, VALIDATION, Condition
-from trainers.config.schema import TrainConfig
-from trainers.distributed.session import Session
+from trainers.config.parts.gate import ERROR_RATES, SOUND_SETS, VALIDATION, Condition, gated_rates
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED
 from trainers.run_folder.journal import Base
 from trainers.scoring.invented_words import count_invented_words
-from trainers.scoring.scorer import SplitScore
+from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.scoring.sounds import SOUNDS
 from trainers.training.callbacks import metrics_of, validation_metrics
-from trainers.training.planning import has_full_context, scoring_options
+from trainers.training.planning import cache_bytes, has_full_context, scored_clips, scoring_options
+from trainers.training.worker_context import WorkerContext
 
 FULL_CONTEXT = "eval_full_context_"
 
 
 @dataclass(frozen=True)
 class Gate:
-    """The conditions of a run, and what is scored for them next to the validation set."""
+    """The conditions of a run, and what is scored for them next to the validation set.
 
-    config: TrainConfig
+    Attributes:
+        base: The scores of the weights that the run begins with; None if they were not scored.
+    """
+
+    context: WorkerContext
     base: Base | None
-    session: Session
+
+    @classmethod
+    def of(cls, context: WorkerContext) -> "Gate":
+        """Returns the gate of a run that has begun; every rank calls this."""
+        return cls(context, context.session.broadcast(lambda: context.writer.check().base, "reading the base's scores"))
 
     @property
     def _conditions(self) -> list[Condition]:
-        return self.config.checkpoint.conditions
+        return self.context.config.checkpoint.conditions
 
     def judged(self, result: SplitScore, recognizer: Recognizer, what: str) -> SplitScore:
         """Returns a validation with the rates of guards, and `refused` if a condition holds. Every rank calls this.
@@ -39,14 +46,14 @@ class Gate:
         if not self._conditions:
             return result
         further: dict[str, float] = {}
-        for name in sorted({each.set for each in self._conditions if each.is_of_guard}):
-            totals = self._count(name, recognizer)
-            further |= {f"{name}_{rate}": totals[rate] for rate in RATES[name]}
+        for name in sorted({each.set for each in self._conditions} - {VALIDATION}):
+            totals = self._count(name, recognizer) if name in SOUND_SETS else self._score(name, recognizer)
+            further |= {f"{name}_{rate}": totals[rate] for rate in gated_rates(name)}
         result = replace(result, metrics={**result.metrics, **further})
         reasons = self.reasons(validation_metrics(result))
         if not reasons:
             return result
-        self.session.show_from_main(f"{what} is refused: {'; '.join(reasons)}")
+        self.context.session.show_from_main(f"{what} is refused: {'; '.join(reasons)}")
         return replace(result, metrics={**result.metrics, REFUSED.removeprefix("eval_"): 1.0})
 
     def reasons(self, metrics: Mapping[str, float]) -> list[str]:
@@ -59,29 +66,41 @@ class Gate:
     def _base_rates(self, *, has_full: bool) -> Mapping[str, float]:
         scores = self.base.scores if self.base is not None else {}
         rates = _at_own_context(metrics_of(scores.get(VALIDATION, {})), has_full=has_full)
+        names = {each.set for each in self._conditions} - {VALIDATION}
         of_guards = {
-            f"eval_{name}_{rate}": totals[rate]
-            for name, totals in scores.items()
-            if name in SOUNDS
-            for rate in RATES[name]
+            f"eval_{name}_{rate}": _own_totals(scores[name])[rate]
+            for name in names & scores.keys()
+            for rate in gated_rates(name)
         }
         return {**rates, **of_guards}
 
     def _count(self, name: str, recognizer: Recognizer) -> Mapping[str, Any]:
-        limits = recognizer.limits
-        options = scoring_options(self.config, limits, full_context=has_full_context(self.config, limits))
+        config, limits = self.context.config, recognizer.limits
+        options = scoring_options(config, limits, full_context=has_full_context(config, limits))
         totals, _ = count_invented_words(
             SOUNDS[name](),
             recognizer,
-            self.session,
+            self.context.session,
             options,
-            language=self.config.model.language,
+            language=config.model.language,
             what=f"score {name}",
         )
         return totals
 
+    def _score(self, name: str, recognizer: Recognizer) -> Mapping[str, Any]:
+        config, limits = self.context.config, recognizer.limits
+        clips = scored_clips(config, self.context.task.sets[name], recognizer, name)
+        scorer = Scorer(clips, recognizer, self.context.session, cache_bytes=cache_bytes(config))
+        options = scoring_options(config, limits, full_context=has_full_context(config, limits))
+        return _own_totals(scorer.score(options, f"score {name}").to_json_dict())
+
+
+def _own_totals(totals: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns totals at the model's own context, if a set was scored at it and at a shorter one."""
+    return totals.get("full_context") or totals
+
 
 def _at_own_context(metrics: Mapping[str, float], *, has_full: bool) -> dict[str, float]:
     """Returns metrics whose error rates are those at the model's own context, if they were scored at it."""
-    own = {name: metrics.get(f"{FULL_CONTEXT}{name}") if has_full else None for name in RATES[VALIDATION]}
+    own = {name: metrics.get(f"{FULL_CONTEXT}{name}") if has_full else None for name in ERROR_RATES}
     return {**metrics, **{f"eval_{name}": rate for name, rate in own.items() if rate is not None}}

@@ -14,6 +14,7 @@ import torch
 
 from trainers.config.schema import TrainConfig
 from trainers.errors import RefusedError
+from trainers.models.adaptation.lora import ADAPTER, scale_adapter
 from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED
@@ -83,6 +84,8 @@ def interpolate(context: WorkerContext, weights: ResumePoint | None, best: Path,
     if session.local_rank == 0:
         shutil.copytree(best, folder, ignore=shutil.ignore_patterns(*_WEIGHTS), dirs_exist_ok=True)
         tuned.model.to("cpu").save_pretrained(folder)
+        if (best / ADAPTER).is_dir():
+            scale_adapter(best / ADAPTER, folder / ADAPTER, chosen, tuned.model.state_dict())
         write_validation(folder, scores[chosen])
     session.barrier("writing the interpolated weights")
     session.show_from_main(f"interpolate: {chosen:g} of the best checkpoint, {1 - chosen:g} of the base")

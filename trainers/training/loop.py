@@ -104,9 +104,8 @@ def build(
     scores = [ranked_score(line, ranking) for line in earlier if line.get(ranking) is not None]
     patience = Patience(config.training.patience, config.checkpoint.checkpoint_score_order, scores)
     early_stop = EarlyStop(session, patience, ranking)
-    gate = Gate(config, session.broadcast(lambda: context.writer.check().base, "reading the base's scores"), session)
     stop = LastStep(session, first_step)
-    validation = Validation.of(context, recognizer, gate, progress, keeper)
+    validation = Validation.of(context, recognizer, Gate.of(context), progress, keeper)
     arguments = training_arguments(
         config,
         output_dir=context.staging.folder,

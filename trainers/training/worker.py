@@ -198,16 +198,14 @@ def _interpolate(context: WorkerContext, best: Path) -> Interpolated | None:
     """Interpolates between the initial weights and the best checkpoint; returns None unless the config wants it."""
     if not context.config.checkpoint.interpolate:
         return None
-    base = context.session.broadcast(lambda: context.writer.check().base, "reading the base's scores")
-    gate = Gate(context.config, base, context.session)
-    return interpolate(context, begin_from(context), best, gate)
+    return interpolate(context, begin_from(context), best, Gate.of(context))
 
 
 def _raise_refused(context: WorkerContext) -> None:
     """Raises RefusedError if checkpoint.refuse_if refuses every checkpoint."""
     state = context.writer.journal.read()
     last = newest(state.checkpoints)
-    reasons = Gate(context.config, state.base, context.session).reasons(last.metrics) if last is not None else []
+    reasons = Gate(context, state.base).reasons(last.metrics) if last is not None else []
     if last is not None and reasons:
         raise RefusedError(
             f"{context.folder.url}: checkpoint.refuse_if refuses every checkpoint; {last.name}, the last one, which is "
@@ -219,7 +217,8 @@ def _raise_refused(context: WorkerContext) -> None:
 def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
     """Returns the totals of the test split; without one, only chooses the setting of a search, and returns None."""
     config, sets = context.config, context.task.sets
-    if "test" not in sets and not config.decode.settings and config.evaluate.guard is None:
+    others = [name for name in sets if name not in ("train", VALIDATION, "test")]
+    if "test" not in sets and not config.decode.settings and not others and config.evaluate.guard is None:
         return None
     # Opened in the same dtype as by `evaluate` with the same recipe.
     recognizer = family_of_folder(local).open_exported(local, config.model.dtype)
@@ -228,6 +227,8 @@ def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str,
     if config.evaluate.guard is not None:
         for name in SOUNDS:
             score_sounds(name, config, context.session, outputs, recognizer, search)
+    for name in others:
+        score_split(config, sets[name], context.session, outputs, recognizer, name, search)
     if "test" not in sets:
         return None
     return score_split(config, sets["test"], context.session, outputs, recognizer, "test", search)
@@ -251,11 +252,13 @@ def _deliver(
     origins = [origin_of(pin, options) for pin in context.task.sources.values() if pin.has_weights]
     export_model(outputs, local, model_card(context.config, family_of_folder(local), best, measured, origins))
     base = context.writer.check().base
-    verdict = _judge(context, outputs, base) if base is not None else None
-    guards = {name: outputs.read_json(f"{layout.EVALUATION}/{name}.json") for name in SOUNDS}
-    result = _result(context.task, best, test, base, verdict)
+    others = [name for name in context.task.sets if name not in ("train", VALIDATION, "test")]
+    guards = {name: outputs.read_json(f"{layout.EVALUATION}/{name}.json") for name in (*others, *SOUNDS)}
+    compared = ("test" if "test" in context.task.sets else VALIDATION, *others)
+    verdicts = {name: _judge(context, outputs, base, name) for name in compared} if base is not None else {}
+    result = _result(context.task, best, test, base, verdicts.pop(compared[0], None)) | further
     result["guards"] = {name: totals for name, totals in guards.items() if totals is not None}
-    result |= further
+    result["verdicts"] = {name: each.to_json_dict() for name, each in verdicts.items() if each is not None}
     _enter_result(context.writer, outputs, result)
     publish(context.folder, context.writer.journal)
     if test is not None:
@@ -290,9 +293,10 @@ def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any
     writer.append(lambda state: {**entry, "files": files, "result": result})
 
 
-def _judge(context: WorkerContext, outputs: RunFolder, base: Base) -> Verdict | None:
+def _judge(context: WorkerContext, outputs: RunFolder, base: Base, split: str) -> Verdict | None:
     """Compares the model with the weights that the run began with; returns None if they were not scored alike."""
-    split = "test" if "test" in context.task.sets else VALIDATION
+    if split not in base.scores:
+        return None
     if beyond(context.config.model, base.scores[split]) is not None:
         split = layout.at_full_context(split)
     if not outputs.storage.exists(f"{layout.EVALUATION}/{split}.json"):

@@ -74,6 +74,12 @@ class TestTraining:
         ids = [index["id"][int(row)].as_py() for row in rows.selection.rows] + [row["id"] for row in rows.left_out]
         assert sorted(ids) == index["id"].to_pylist()
 
+    def test_clips_without_a_text_may_be_trained_on(self) -> None:
+        index = index_of((1, "a"), (0.05, ""), (1, ""))
+        rows = selected(index, empty_text="train")
+        assert rows.selection.rows.tolist() == [0, 2]
+        assert [row["id"] for row in rows.left_out] == ["clip-1"]
+
     def test_bounds_themselves_are_within(self) -> None:
         index = index_of((0.1, "a"), (3.0, "b"))
         assert selected(index, max_duration_s=3.0).selection.rows.tolist() == [0, 1]

@@ -57,6 +57,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "data.normalizer": (Outcome.REFUSED, ("none", "whisper_basic", "whisper_english")),
     "data.fingerprint": (Outcome.REFUSED, ("metadata", "manifest")),
     "data.use_language_column": (Outcome.REFUSED, (False,)),
+    "data.empty_text": (Outcome.REFUSED, ("train",)),
     "data.min_duration_s": (Outcome.REFUSED, (0.2,)),
     "data.max_duration_s": (Outcome.REFUSED, (2.5,)),
     "model.name_or_path": (Outcome.REFUSED, ("/data/weights",)),

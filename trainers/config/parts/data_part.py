@@ -219,6 +219,11 @@ class DataPart(Part):
     max_duration_s: PositiveFloat = Field(
         30.0, description="Longer clips are left out of training and counted. Seconds."
     )
+    empty_text: Literal["leave_out", "train"] = Field(
+        "leave_out",
+        description="Training clips without a text. leave_out: they are left out, and counted. train: the model learns "
+        "to write nothing for them, for example for recordings of noise; they are counted apart.",
+    )
     max_bad_fraction: float = Field(
         0.05, ge=0, le=1, description="Stop if more than this fraction of a manifest's recordings cannot be decoded."
     )
@@ -249,6 +254,11 @@ class DataPart(Part):
         named = {name: getattr(member, name) for name in columns if getattr(member, name) is not None}
         own = {name: getattr(member, name) for name in (*MEMBER_SOURCES, "validation", "test")}
         return self.model_copy(update={**own, **named, "mix": (), "mix_temperature": None})
+
+    def of_other_set(self, location: str) -> "DataPart":
+        """Returns the data part of a manifest that is only scored, as its test split; all options stay the same."""
+        others = dict.fromkeys((*MEMBER_SOURCES, "validation", "mix_temperature"))
+        return self.model_copy(update={**others, "mix": (), "test": location})
 
     @property
     def normalizer_name(self) -> str:

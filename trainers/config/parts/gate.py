@@ -6,11 +6,21 @@ from dataclasses import dataclass
 from typing import Self
 
 VALIDATION = "validation"
-# Rates of each kind of set, all of which are better the smaller they are.
-RATES = {VALIDATION: ("wer", "cer", "ser"), "silence": ("words_per_minute", "characters_per_minute")}
-RATES["noise"] = RATES["silence"]
+# Sets of sounds without speech, see `scoring.sounds`.
+SOUND_SETS = ("silence", "noise")
+# Names that no set of evaluate.also may have.
+BUILT_IN_SETS = ("train", VALIDATION, "test", *SOUND_SETS, "decoding")
+# Ends the names of scores at the model's full context, next to those at a shorter one.
+FULL_CONTEXT = "_full_context"
+# All are better the smaller they are.
+ERROR_RATES, SOUND_RATES = ("wer", "cer", "ser"), ("words_per_minute", "characters_per_minute")
 _NUMBER = r"\d+(?:\.\d+)?"
 _CONDITION = re.compile(rf"> *(?:(?P<base>base)(?: *(?P<sign>[+-]) *(?P<offset>{_NUMBER}))?|(?P<limit>{_NUMBER}))")
+
+
+def gated_rates(name: str) -> tuple[str, ...]:
+    """Returns the rates that a condition may limit, of the set of this name."""
+    return SOUND_RATES if name in SOUND_SETS else ERROR_RATES
 
 
 @dataclass(frozen=True)
@@ -30,8 +40,8 @@ class Condition:
     def parse(cls, name: str, text: str) -> Self:
         """Parses an entry of `checkpoint.refuse_if`; raises ValueError, with the fix, if it is not valid."""
         of, _, rate = name.partition(".")
-        if rate not in RATES.get(of, ()):
-            known = ", ".join(f"{of}.{rate}" for of, rates in RATES.items() for rate in rates)
+        if rate not in gated_rates(of):
+            known = ", ".join(f"{of or VALIDATION}.{rate}" for rate in gated_rates(of))
             raise ValueError(f"{name} is not a rate that refuses checkpoints: give one of {known}")
         found = _CONDITION.fullmatch(text.strip())
         if found is None:
@@ -40,10 +50,6 @@ class Condition:
             return cls(of, rate, float(found["limit"]), of_base=False)
         offset = float(found["offset"] or 0)
         return cls(of, rate, -offset if found["sign"] == "-" else offset, of_base=True)
-
-    @property
-    def is_of_guard(self) -> bool:
-        return self.set != VALIDATION
 
     @property
     def metric(self) -> str:

@@ -20,15 +20,17 @@ RULE = "rule"
 STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
 DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
 AUGMENT_FIELDS = (("augment", "noise_manifest"), ("augment", "rir_manifest"))
+# A table of manifests by name.
+ALSO_FIELD = ("evaluate", "also")
 # The paths whose files `data.ship` adds to a package.
-SHIPPED_FIELDS = (*DATA_FIELDS, *AUGMENT_FIELDS)
+SHIPPED_FIELDS = (*DATA_FIELDS, *AUGMENT_FIELDS, ALSO_FIELD)
 # Stands for all fields of a part whose fields depend on the family.
 ALL = "*"
 DECODE_FIELDS = (("decode", ALL),)
 _SOURCES = ("name_or_path", "tokenizer_name", "feature_extractor_name", "encoder", "decoder")
 SOURCE_FIELDS = tuple(("model", field) for field in _SOURCES)
 # The paths in a family's own fields are in `ModelPart.files`.
-PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *DECODE_FIELDS, *SOURCE_FIELDS)
+PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, ALSO_FIELD, *DECODE_FIELDS, *SOURCE_FIELDS)
 # The largest integer that every JSON reader represents exactly.
 MAX_INTEGER = 2**53 - 1
 
@@ -57,7 +59,7 @@ class ConfigScope:
 
 
 TRAIN_SCOPE = ConfigScope()
-PREPARE_SCOPE = ConfigScope((*STORAGE_FIELDS, *DATA_FIELDS), trains=False)
+PREPARE_SCOPE = ConfigScope((*STORAGE_FIELDS, *DATA_FIELDS, ALSO_FIELD), trains=False)
 
 
 class Part(BaseModel):

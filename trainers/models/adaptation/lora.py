@@ -1,6 +1,7 @@
 """Adds a LoRA adapter to a network with peft, stores it without the network's weights, and merges it into them."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from trainers.run_folder.checkpoints import BASE, TRAINING_STATE
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Subfolder of the adapter in a merged model; in the model's own folder, transformers would apply it again.
 ADAPTER = "adapter"
+# In peft's names of low-rank weights; the network's output is linear in the second kind.
+_LORA, _LORA_OUTPUT = "lora_", "lora_B"
+_FORMAT = {"format": "pt"}
 
 
 class Adapter:
@@ -70,7 +74,7 @@ class Adapter:
         if network.can_generate():
             network.generation_config.save_pretrained(folder)
         self._peft.peft_config["default"].save_pretrained(str(folder))
-        save_file(self._weights(), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        save_file(self._weights(), folder / ADAPTER_WEIGHTS, _FORMAT)
         self._base.write(folder)
 
     def load(self, folder: Path) -> None:
@@ -88,6 +92,27 @@ class Adapter:
         # Not "auto", which requests the vocabulary's size from the Hub.
         weights = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
         return {name: weight.contiguous() for name, weight in weights.items()}
+
+
+def scale_adapter(folder: Path, target: Path, share: float, merged: Mapping[str, torch.Tensor]) -> None:
+    """Writes the adapter of a merged model for a model between its base and itself.
+
+    Args:
+        folder: The adapter's folder in the merged model, see `merge_folder`.
+        target: The folder to write, without weights yet.
+        share: Share of the adapter in the weights: 1 is the adapter itself.
+        merged: The weights of the model between them, by name; those that are trained in full are taken from it.
+    """
+    weights = load_file(folder / ADAPTER_WEIGHTS)
+    scaled = {
+        name: (weight * share if _LORA_OUTPUT in name else weight) if _LORA in name else merged[_name_in_model(name)]
+        for name, weight in weights.items()
+    }
+    save_file({name: weight.contiguous() for name, weight in scaled.items()}, target / ADAPTER_WEIGHTS, _FORMAT)
+
+
+def _name_in_model(name: str) -> str:
+    return name.removeprefix("base_model.model.")
 
 
 def holds_adapter(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
 from trainers.config.validation import Problems
 from trainers.data.sources.archives.archive_path import is_missing
-from trainers.data.sources.data_source import SPLITS
+from trainers.data.sources.data_source import SPLITS, naming
 from trainers.data.sources.known_sources import source_of
 from trainers.distributed.console import is_main_process, show
 from trainers.errors import ConfigError
@@ -35,6 +35,9 @@ def early_problems(config: TrainConfig, split: str | None, *, trains: bool, has_
         for each in (split,) if split is not None else SPLITS:
             with problems:
                 source_of(config.data, config.run.storage_options).refuse_missing((each,))
+        for name, location in config.evaluate.also.items() if trains else ():
+            with problems, naming(f"evaluate.also.{name}"):
+                source_of(config.data.of_other_set(location), config.run.storage_options).refuse_missing(("test",))
         for field, path in _files(config) if trains else ():
             if is_missing(path):
                 missing = f"{field}: {path}: no such file or folder; name one that exists (--set {field}=…)"
