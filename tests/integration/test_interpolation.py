@@ -22,7 +22,7 @@ def test_the_exported_weights_are_those_of_the_chosen_share(tones: Path, tmp_pat
     result = fit(wanted, LocalEngine())
     folder = run_folder(wanted)
     stored = json.loads((folder / "result.json").read_text())
-    share, candidates = stored["interpolation"]["share"], stored["interpolation"]["candidates"]
+    share, candidates = stored["weights"]["share"], stored["weights"]["candidates"]
     assert [each["share"] for each in candidates] == [0.25, 0.5]
     chosen = next(each for each in candidates if each["share"] == share)
     assert stored["validation"]["eval_wer"] == chosen["eval_wer"] == min(each["eval_wer"] for each in candidates)
@@ -48,3 +48,18 @@ def test_an_adapter_is_scaled_to_the_weights_that_are_exported(tones: Path, tmp_
     merged = PeftModel.from_pretrained(network, model / "adapter").merge_and_unload().state_dict()
     for name, weight in exported.items():
         assert allclose(merged[name], weight, rtol=0, atol=1e-6), name
+
+
+def test_the_average_of_checkpoints_is_scored_next_to_the_best(tones: Path, tmp_path: Path, pretrained: Path) -> None:
+    wanted = tuning(tones, tmp_path, pretrained, "average", **{"checkpoint.average": 2})
+    fit(wanted, LocalEngine())
+    folder = run_folder(wanted)
+    stored = json.loads((folder / "result.json").read_text())
+    names = {each["of"]: each["eval_wer"] for each in stored["weights"]["candidates"]}
+    assert [*names] == ["the best checkpoint", "the average of 2 checkpoints"]
+    assert stored["validation"]["eval_wer"] == min(names.values()) == names[stored["weights"]["of"]]
+    kept = [load_file(path) for path in (folder / "checkpoints").glob("checkpoint-*/model.safetensors")]
+    assert len(kept) == 2
+    if stored["weights"]["of"] != "the best checkpoint":
+        for name, weight in load_file(folder / "model/model.safetensors").items():
+            assert equal(weight, ((kept[0][name].double() + kept[1][name].double()) / 2).float()), name

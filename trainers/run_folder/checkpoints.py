@@ -66,19 +66,20 @@ class RetentionPolicy:
 
     def best(self, checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
         """Returns the checkpoint with the best score, of ties the newest; None if no checkpoint has a score."""
-        return next(iter(self._ranked(checkpoints)), None)
+        return next(iter(self.ranked(checkpoints)), None)
 
     def surplus(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
         """Returns the checkpoints to delete: all but the best ones and the newest, from which training would resume."""
         if self.num_to_keep is None or not checkpoints:
             return []
         # Programs may not report any scores.
-        ranked = self._ranked(checkpoints) or sorted(checkpoints, key=lambda item: item.step, reverse=True)
+        ranked = self.ranked(checkpoints) or sorted(checkpoints, key=lambda item: item.step, reverse=True)
         stays = {item.name for item in ranked[: self.num_to_keep]}
         last = newest(checkpoints)
         return [item for item in checkpoints if item.name not in stays and item != last]
 
-    def _ranked(self, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    def ranked(self, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+        """Returns the checkpoints that may be the best, the best first."""
         # A checkpoint that was saved on a stop request has no score, and a program's checkpoint may have a score that
         # is not finite. Neither is ever the best, nor is a checkpoint that checkpoint.refuse_if refuses.
         passed = [item for item in checkpoints if not item.metrics.get(REFUSED)]

@@ -1,7 +1,7 @@
 """Starts a worker group from the run's newest undamaged checkpoint, uploaded or still staged on a node."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,16 +98,39 @@ def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> t
 
 
 def fetch_best(
-    staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session
+    staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session, *, or_newest: bool = False
 ) -> tuple[Checkpoint, Path] | None:
-    """Fetches the model of the best checkpoint to every node; otherwise like `starting_point`."""
+    """Fetches the model of the best checkpoint to every node; otherwise like `starting_point`.
+
+    If no checkpoint may be the best, `or_newest` fetches that with the most steps.
+    """
     local = staging.folder / "best"
 
     def best(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
-        found = retention.best(checkpoints)
+        found = retention.best(checkpoints) or (newest(checkpoints) if or_newest else None)
         return model_of(found) if found is not None else None
 
     return _on_every_node(lambda: _fetch_undamaged(writer, local, best, session.show_from_main), local, session)
+
+
+def fetch_ranked(
+    staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session, count: int
+) -> Iterator[tuple[Checkpoint, Path]]:
+    """Fetches the models of the best checkpoints to every node, the best first; passes over damaged ones."""
+    names = session.broadcast(
+        lambda: [item.name for item in retention.ranked(writer.check().checkpoints)[:count]], FETCHING
+    )
+    for number, name in enumerate(names):
+        local = staging.folder / f"ranked-{number}"
+
+        def named(checkpoints: Sequence[Checkpoint], name: str = name) -> Checkpoint | None:
+            return next((model_of(item) for item in checkpoints if item.name == name), None)
+
+        fetched = _on_every_node(
+            partial(_fetch_undamaged, writer, local, named, session.show_from_main), local, session
+        )
+        if fetched is not None:
+            yield fetched
 
 
 def fetch_weights(

@@ -1,11 +1,11 @@
-"""Interpolates between the weights that a run begins with and its best checkpoint; the validation set chooses.
+"""Chooses the weights that a run exports: of its best checkpoint, an average of the best, or between them and the base.
 
-Wortsman et al. 2022, "Robust fine-tuning of zero-shot models" (WiSE-FT): such weights keep most of what was gained in
-the new domain, and more of what the model knew before.
+Wortsman et al. 2022, "Robust fine-tuning of zero-shot models" (WiSE-FT): weights between the base and the tuned ones
+keep most of what was gained in the new domain, and more of what the model knew before.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from trainers.config.schema import TrainConfig
+from trainers.config.wording import counted
 from trainers.errors import RefusedError
-from trainers.models.adaptation.lora import ADAPTER, scale_adapter
+from trainers.models.adaptation.lora import ADAPTER, merge_once_a_node, scale_adapter
 from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED
+from trainers.run_folder.resume import fetch_ranked
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.training.callbacks import VALIDATION, validation_metrics, write_validation
@@ -26,87 +28,146 @@ from trainers.training.initial_model import open_initial
 from trainers.training.planning import cache_bytes, scored_clips, validation_options
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
+BEST = "the best checkpoint"
 # Files of weights in a model's folder, which are written anew.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-Ends = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+Weights = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Interpolated:
-    """A model between the base and the best checkpoint.
+class Candidate:
+    """Weights that are scored.
 
     Attributes:
-        folder: Its folder on this node, with the files of a checkpoint's model.
-        share: Share of the best checkpoint in its weights; the rest is the base's.
-        metrics: Its metrics on the validation set.
-        candidates: Share and metrics of each model that was scored.
+        of: What the weights are of: BEST, or an average.
+        share: Its share in the weights; the rest is the base's.
+    """
+
+    of: str
+    share: float
+
+    def __str__(self) -> str:
+        return self.of if self.share == 1 else f"{self.share:g} of {self.of} and {1 - self.share:g} of the base"
+
+
+@dataclass(frozen=True)
+class ChosenWeights:
+    """The weights that were chosen.
+
+    Attributes:
+        folder: Folder on this node with the files of a checkpoint's model.
+        metrics: Metrics on the validation set.
+        scores: Metrics of each candidate.
     """
 
     folder: Path
-    share: float
+    candidate: Candidate
     metrics: Mapping[str, float]
-    candidates: Sequence[Mapping[str, float]]
+    scores: Mapping[Candidate, Mapping[str, float]]
 
     def to_json_dict(self) -> dict[str, Any]:
-        return {"share": self.share, "candidates": self.candidates}
+        def described(candidate: Candidate) -> dict[str, Any]:
+            return {"of": candidate.of, "share": candidate.share}
+
+        candidates = [described(each) | {**metrics} for each, metrics in self.scores.items()]
+        return {**described(self.candidate), "candidates": candidates}
 
 
-def interpolate(context: WorkerContext, weights: ResumePoint | None, best: Path, gate: Gate) -> Interpolated:
-    """Scores a model for each share of checkpoint.interpolate, and writes the best one. Every rank calls this.
+def choose_weights(context: WorkerContext, weights: ResumePoint | None, best: Path, gate: Gate) -> ChosenWeights:
+    """Scores each candidate on the validation set, and writes the model with the best score. Every rank calls this.
 
-    The weights are computed in float32 on every rank, so they do not depend on the number of ranks.
+    Weights are computed on every rank alike, so they do not depend on the number of ranks. `weights` are those that the
+    run begins with, if they are a checkpoint's; `best` is the folder of the best checkpoint's model.
 
     Raises:
         RefusedError: checkpoint.refuse_if refuses all of them.
     """
     config, session = context.config, context.session
-    base = open_initial(context, weights).model.state_dict()
-    tuned = family_of_folder(best).open_exported(best)
-    ends = {name: (base[name], weight.clone()) for name, weight in tuned.model.state_dict().items()}
-    tuned.model.to(context.device)
-    clips = scored_clips(config, context.task.sets[VALIDATION], tuned, VALIDATION)
+    recognizer = family_of_folder(best).open_exported(best)
+    tuned = {BEST: _copied(recognizer)} | dict(_averages(context))
+    base = _copied(open_initial(context, weights)) if config.checkpoint.interpolate else {}
+    recognizer.model.to(context.device)
+    clips = scored_clips(config, context.task.sets[VALIDATION], recognizer, VALIDATION)
     metrics = RecipeMetrics(config.scoring.metrics)
-    scorer = Scorer(clips, tuned, session, cache_bytes=cache_bytes(config), metrics=metrics)
-    options = validation_options(config, tuned.limits)
-    scores: dict[float, SplitScore] = {}
-    for share in config.checkpoint.interpolate:
-        set_weights(tuned, ends, share)
-        what = f"{share:g} of the best checkpoint"
-        scores[share] = gate.judged(scorer.score(options, f"score {VALIDATION} with {what}"), tuned, what)
-    found = {share: validation_metrics(score) for share, score in scores.items()}
-    chosen = best_share(config, found)
+    scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
+    options = validation_options(config, recognizer.limits)
+    scores: dict[Candidate, SplitScore] = {}
+    for candidate in [Candidate(of, share) for of in tuned for share in config.checkpoint.interpolate or (1.0,)]:
+        set_weights(recognizer, base, tuned[candidate.of], candidate.share)
+        score = scorer.score(options, f"score {VALIDATION} with {candidate}")
+        scores[candidate] = gate.judged(score, recognizer, str(candidate))
+    found = {candidate: validation_metrics(score) for candidate, score in scores.items()}
+    chosen = best_candidate(config, found)
     if chosen is None:
         raise RefusedError(
-            f"{context.folder.url}: checkpoint.refuse_if refuses the weights of every share of checkpoint.interpolate"
+            f"{context.folder.url}: checkpoint.refuse_if refuses all {len(found)} candidates of checkpoint.interpolate "
+            "and checkpoint.average"
         )
-    set_weights(tuned, ends, chosen)
-    folder = best.with_name(f"{best.name}-interpolated")
-    if session.local_rank == 0:
-        shutil.copytree(best, folder, ignore=shutil.ignore_patterns(*_WEIGHTS), dirs_exist_ok=True)
-        tuned.model.to("cpu").save_pretrained(folder)
-        if (best / ADAPTER).is_dir():
-            scale_adapter(best / ADAPTER, folder / ADAPTER, chosen, tuned.model.state_dict())
-        write_validation(folder, scores[chosen])
-    session.barrier("writing the interpolated weights")
-    session.show_from_main(f"interpolate: {chosen:g} of the best checkpoint, {1 - chosen:g} of the base")
-    return Interpolated(folder, chosen, found[chosen], [{"share": each, **found[each]} for each in found])
+    set_weights(recognizer, base, tuned[chosen.of], chosen.share)
+    folder = best.with_name(f"{best.name}-chosen")
+    with session.failing_together("writing the chosen weights"):
+        if session.local_rank == 0:
+            _write(recognizer, best, folder, chosen)
+            write_validation(folder, scores[chosen])
+    session.show_from_main(f"weights: {chosen}, the best of {counted(len(found), 'candidate')}")
+    return ChosenWeights(folder, chosen, found[chosen], found)
 
 
-def set_weights(recognizer: Recognizer, ends: Ends, share: float) -> None:
-    """Sets each weight to its interpolation; 1 gives the second of `ends` bit for bit, 0 the first.
+def _averages(context: WorkerContext) -> Iterator[tuple[str, Weights]]:
+    """Yields name and weights of the average of the best checkpoints, if the config has one."""
+    count = context.config.checkpoint.average
+    if count is None:
+        return
+    total: dict[str, torch.Tensor] = {}
+    found = 0
+    for _, local in fetch_ranked(context.staging, context.writer, context.retention, context.session, count):
+        folder = merge_once_a_node(local, context.session)
+        for name, weight in family_of_folder(folder).open_exported(folder).model.state_dict().items():
+            # Integers, such as counters of batch norms, stay those of the best.
+            if name not in total or weight.is_floating_point():
+                total[name] = weight.double() + total[name] if name in total else weight.clone()
+        found += 1
+    if found > 1:
+        mean = {name: weight / found if weight.is_floating_point() else weight for name, weight in total.items()}
+        yield f"the average of {found} checkpoints", mean
 
-    Integers, such as counters of batch norms, are the second's.
+
+def _copied(recognizer: Recognizer) -> Weights:
+    return {name: weight.clone() for name, weight in recognizer.model.state_dict().items()}
+
+
+def set_weights(recognizer: Recognizer, base: Weights, tuned: Weights, share: float) -> None:
+    """Sets each weight to its interpolation; a share of 1 gives `tuned` bit for bit, and needs no `base`.
+
+    Integers, such as counters of batch norms, are those of `tuned`.
     """
     state = recognizer.model.state_dict()
     with torch.no_grad():
-        for name, (base, tuned) in ends.items():
-            weight = torch.lerp(base.float(), tuned.float(), share) if tuned.is_floating_point() else tuned
-            state[name].copy_(weight)
+        for name, weight in tuned.items():
+            if share == 1 or not weight.is_floating_point():
+                state[name].copy_(weight)
+            else:
+                state[name].copy_(torch.lerp(base[name].float(), weight.float(), share))
 
 
-def best_share(config: TrainConfig, metrics: Mapping[float, Mapping[str, float]]) -> float | None:
-    """Returns the share with the best ranking score, of equal ones the largest; None if all are refused."""
+def best_candidate(config: TrainConfig, metrics: Mapping[Candidate, Mapping[str, float]]) -> Candidate | None:
+    """Returns the candidate with the best ranking score, of equal ones that with the largest share, then the first.
+
+    Returns None if all are refused.
+    """
     part = config.checkpoint
     sign = -1 if part.checkpoint_score_order == "max" else 1
-    passed = [share for share, found in metrics.items() if not found.get(REFUSED)]
-    return min(passed, key=lambda share: (sign * metrics[share][part.score_attribute], -share), default=None)
+    passed: Sequence[Candidate] = [each for each, found in metrics.items() if not found.get(REFUSED)]
+    return min(passed, key=lambda each: (sign * metrics[each][part.score_attribute], -each.share), default=None)
+
+
+def _write(recognizer: Recognizer, best: Path, folder: Path, chosen: Candidate) -> None:
+    shutil.copytree(best, folder, ignore=shutil.ignore_patterns(*_WEIGHTS), dirs_exist_ok=True)
+    recognizer.model.to("cpu").save_pretrained(folder)
+    if not (best / ADAPTER).is_dir():
+        return
+    if chosen.of == BEST:
+        scale_adapter(best / ADAPTER, folder / ADAPTER, chosen.share, recognizer.model.state_dict())
+    else:
+        # The average of merged adapters has a higher rank than each of them.
+        shutil.rmtree(folder / ADAPTER)

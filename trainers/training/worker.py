@@ -39,7 +39,7 @@ from trainers.training.base_scores import score_base
 from trainers.training.callbacks import VALIDATION
 from trainers.training.gate import Gate
 from trainers.training.initial_model import load_model
-from trainers.training.interpolation import Interpolated, interpolate
+from trainers.training.interpolation import ChosenWeights, choose_weights
 from trainers.training.loop import Loop, build, train
 from trainers.training.planning import plan_training
 from trainers.training.scoring_worker import LOADING, open_search, score_sounds, score_split, score_task
@@ -178,27 +178,30 @@ def finish(context: WorkerContext) -> None:
     context.status.update(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
     context.session.show_from_main(Stage("test", "scoring the best checkpoint"))
     outputs = context.folder.sub(context.writer.group.outputs)
-    found = fetch_best(context.staging, context.writer, context.retention, context.session)
+    # Weights nearer to the base may pass where all checkpoints are refused.
+    last = bool(context.config.checkpoint.interpolate)
+    found = fetch_best(context.staging, context.writer, context.retention, context.session, or_newest=last)
     if found is None:
         _raise_refused(context)
         raise RayscribeError(
             f"{context.folder.url}: training ended without a checkpoint; this is a bug, please report it"
         )
     best, local = found[0], merge_once_a_node(found[1], context.session)
-    interpolated = _interpolate(context, local)
-    if interpolated is not None:
-        best, local = replace(best, metrics={**interpolated.metrics}), interpolated.folder
+    chosen = _choose_weights(context, local)
+    if chosen is not None:
+        best, local = replace(best, metrics={**chosen.metrics}), chosen.folder
     test = _score(context, outputs, local)
     context.session.show_from_main(Stage("export", "writing the model and its scores"))
-    further = {"interpolation": interpolated.to_json_dict() if interpolated is not None else None}
+    further = {"weights": chosen.to_json_dict() if chosen is not None else None}
     context.session.broadcast(lambda: _deliver(context, outputs, best, local, test, further), "exporting the model")
 
 
-def _interpolate(context: WorkerContext, best: Path) -> Interpolated | None:
-    """Interpolates between the initial weights and the best checkpoint; returns None unless the config wants it."""
-    if not context.config.checkpoint.interpolate:
+def _choose_weights(context: WorkerContext, best: Path) -> ChosenWeights | None:
+    """Chooses the exported weights among those of the config; returns None if it asks for the best checkpoint only."""
+    part = context.config.checkpoint
+    if not part.interpolate and part.average is None:
         return None
-    return interpolate(context, begin_from(context), best, Gate.of(context))
+    return choose_weights(context, begin_from(context), best, Gate.of(context))
 
 
 def _raise_refused(context: WorkerContext) -> None:

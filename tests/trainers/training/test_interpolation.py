@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.trainers.synthetic import config
-from trainers.training.interpolation import best_share, set_weights
+from trainers.training.interpolation import BEST, Candidate, best_candidate, set_weights
 
 
 class Holder:
@@ -21,15 +21,17 @@ def test_the_ends_are_the_weights_themselves(share: float, end: int) -> None:
     holder: Any = Holder()
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(1000, generator=generator) * scale for scale in (1e-3, 1e3)]
-    ends = {"weight": (drawn[0], drawn[1]), "num_batches_tracked": (torch.tensor(3), torch.tensor(7))}
-    set_weights(holder, ends, share)
+    base, tuned = (
+        {"weight": weight, "num_batches_tracked": torch.tensor(3 + 4 * at)} for at, weight in enumerate(drawn)
+    )
+    set_weights(holder, base, tuned, share)
     assert torch.equal(holder.model.weight, drawn[end])
     assert holder.model.num_batches_tracked == 7
 
 
 def test_a_share_between_is_a_weighted_mean() -> None:
     holder: Any = Holder()
-    set_weights(holder, {"weight": (torch.zeros(1000), torch.full((1000,), 2.0))}, 0.25)
+    set_weights(holder, {"weight": torch.zeros(1000)}, {"weight": torch.full((1000,), 2.0)}, 0.25)
     assert torch.equal(holder.model.weight, torch.full((1000,), 0.5))
 
 
@@ -50,6 +52,8 @@ def test_the_best_share_that_passes_the_gate_is_chosen(
     wers: dict[float, float], refused: set[float], share: float | None
 ) -> None:
     metrics = {
-        each: {"eval_wer": wer} | ({"eval_refused": 1.0} if each in refused else {}) for each, wer in wers.items()
+        Candidate(BEST, each): {"eval_wer": wer} | ({"eval_refused": 1.0} if each in refused else {})
+        for each, wer in wers.items()
     }
-    assert best_share(config(RANKED), metrics) == share
+    expected = Candidate(BEST, share) if share is not None else None
+    assert best_candidate(config(RANKED), metrics) == expected

@@ -161,6 +161,14 @@ class CheckpointPart(Part):
         "becomes the run's model. []: the best checkpoint.",
     )
 
+    average: int | None = Field(
+        None,
+        ge=2,
+        le=MAX_INTEGER,
+        description="Also score the average of the weights of this many kept checkpoints, those with the best scores; "
+        "it becomes the run's model if it is better than the best checkpoint. null: no average.",
+    )
+
     @field_validator("refuse_if")
     @classmethod
     def _valid_conditions(cls, refuse_if: dict[str, str]) -> dict[str, str]:
