@@ -81,7 +81,7 @@ def _run_task(arguments: TaskArguments) -> int:
 
 def _remembered(given: TaskArguments, config: AnyConfig) -> AbstractContextManager[None]:
     """Returns a context that adds the run to this user's list, unless a service lists it or the run keeps no output."""
-    if given.verb != "train" or given.debug or given.attempt is not None or os.environ.get(CONFIG_VARIABLE):
+    if given.verb != "train" or given.keeps_nothing or given.attempt is not None or os.environ.get(CONFIG_VARIABLE):
         return nullcontext()
     address = given.address or os.environ.get("RAY_ADDRESS")
     return registered(config, address=None if given.ray is False else address, no_ray=given.ray is False)
@@ -140,9 +140,9 @@ def _early_problems(given: TaskArguments, config: TrainConfig) -> Problems:
     """Returns problems that would stop a verb, before slow imports; on a cluster, only its nodes may have the files."""
     from trainers.pipeline.on_machine.early_checks import early_problems  # noqa: PLC0415
 
-    has_files = given.debug or given.ray is False or _reason_for_ray(given, config) is None
+    has_files = given.keeps_nothing or given.ray is False or _reason_for_ray(given, config) is None
     split, trains = given.split if given.verb == "evaluate" else None, given.verb == "train"
-    return early_problems(config, split, trains=trains, has_files=has_files, writes=not given.debug)
+    return early_problems(config, split, trains=trains, has_files=has_files, writes=not given.keeps_nothing)
 
 
 def _reason_for_ray(given: TaskArguments, config: TrainConfig) -> str | None:
@@ -182,13 +182,15 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     wait_asleep()
     # Imported lazily, so that a config error is reported within a second: torch, transformers and Ray take several
     # seconds to import. The first two are loaded while a local Ray starts.
-    if given.debug:
+    if given.keeps_nothing:
+        option = "--debug" if given.debug else "--find-lr"
         if given.verb != "train":
-            raise ConfigError(f"--debug runs every stage of a training: leave out --verb {given.verb}")
+            raise ConfigError(f"{option} is for a training: leave out --verb {given.verb}")
         show(Stage("imports", LIBRARIES))
         from trainers.pipeline.debug_run import debug  # noqa: PLC0415
+        from trainers.pipeline.find_lr import find_lr  # noqa: PLC0415
 
-        return debug(config)
+        return debug(config) if given.debug else find_lr(config)
     if given.verb == "check":
         from trainers.inspection.check_command import check  # noqa: PLC0415
         from trainers.inspection.subject import Subject  # noqa: PLC0415

@@ -72,6 +72,13 @@ def train(
         bool,
         typer.Option("--debug", help="Run every stage on two batches, in this process, and keep no files."),
     ] = False,
+    find_lr: Annotated[
+        bool,
+        typer.Option(
+            "--find-lr",
+            help="Train 60 steps with a rising learning rate, in this process, keep no files, and suggest a rate.",
+        ),
+    ] = False,
     json_lines: JsonLines = False,
 ) -> None:
     """Prepare, train, evaluate and export, without a queue.
@@ -80,7 +87,7 @@ def train(
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
-    _run("train", spec, overrides, address, cluster, ray, debug=debug, json=json_lines)
+    _run("train", spec, overrides, address, cluster, ray, debug=debug, find_lr=find_lr, json=json_lines)
 
 
 def prepare(

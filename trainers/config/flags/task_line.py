@@ -73,6 +73,7 @@ class TaskArguments:
         recipe: Content to use instead of the file `config`, if there is no such file.
         texts: Whether the verb prepare reports on the transcripts.
         debug: Whether to run two batches through every stage, and keep nothing.
+        find_lr: Whether to train a few dozen steps with a rising learning rate, and keep nothing.
         demo: Whether no arguments were given, which runs the demo recipe on the driver's node.
         json: Whether to print one JSON document per line, for programs.
         command: What the user typed after the verb, from which advice on next steps is made; None for no advice.
@@ -89,6 +90,7 @@ class TaskArguments:
     ray: bool | None = None
     texts: bool = False
     debug: bool = False
+    find_lr: bool = False
     attempt: int | None = None
     only: str | None = None
     elsewhere: bool = False
@@ -98,6 +100,11 @@ class TaskArguments:
     json: bool = False
     command: Sequence[str] | None = None
     recipe: Mapping[str, Any] | None = None
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """True for a training in this process whose run folder is temporary."""
+        return self.debug or self.find_lr
 
 
 def parse_line(arguments: Sequence[str], *, demo: bool = False) -> TaskArguments:
@@ -135,6 +142,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--model", help="evaluate: a run folder, a folder with a model, or a Hub id")
     result.add_argument("--split", default="test", help="evaluate: train, validation or test (default: test)")
     result.add_argument("--nbest", type=int, metavar="N", help="evaluate: give the N best hypotheses of each utterance")
+    result.add_argument("--find-lr", action="store_true", help="print losses by learning rate, and suggest a rate")
     result.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, or a Ray started here)")
     result.add_argument("--ray", action="store_true", default=None, help="run on Ray (default: where it is needed)")
     result.add_argument("--no-ray", action="store_false", dest="ray", help="run in this process, without Ray")
