@@ -1,0 +1,136 @@
+"""Measures fine-tuning of OpenAI's Whisper weights: python -m tests.real.measure FOLDER [NAME…] [--model tiny.en].
+
+Each experiment is trained on every fold of its corpus, one after another in this process; results that FOLDER has are
+not measured again. Prints one row for each experiment, with errors added over the folds.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.real.corpora import DIGITS, LIBRISPEECH, Corpus
+from tests.settings import real_weights
+from tests.trainers.synthetic import config
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.fit import fit
+
+ERRORS = ("insertions", "deletions", "substitutions")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Changes of `RECIPE` by dotted names, and the corpus that the model is tuned on; the other one is scored, too."""
+
+    corpus: Corpus
+    changes: Mapping[str, Any]
+
+    @property
+    def other(self) -> Corpus:
+        return DIGITS if self.corpus is LIBRISPEECH else LIBRISPEECH
+
+
+RECIPE: Mapping[str, Any] = {
+    "data.normalizer": "whisper_english",
+    "data.max_duration_s": 30,
+    "training.max_steps": 60,
+    "training.warmup_steps": 6,
+    "training.global_batch_size": 8,
+    "training.per_device_train_batch_size": 8,
+    "training.per_device_eval_batch_size": 8,
+    "training.save_steps": 20,
+    "training.eval_steps": 20,
+    "training.logging_steps": 10,
+    "training.report_to": [],
+}
+
+
+def _rates(corpus: Corpus, prefix: str, rates: Sequence[float], **changes: Any) -> dict[str, Experiment]:
+    further = {name.replace("__", "."): value for name, value in changes.items()}
+    return {f"{prefix}-{rate:g}": Experiment(corpus, {"training.learning_rate": rate, **further}) for rate in rates}
+
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    **_rates(LIBRISPEECH, "libri-full", (1e-6, 3.75e-6, 1e-5, 3.75e-5, 1e-4, 1e-3)),
+    **_rates(LIBRISPEECH, "libri-lora", (1e-4, 1e-3), adapt__method="lora"),
+    **_rates(LIBRISPEECH, "libri-decoder", (1e-5, 3.75e-5), adapt__method="decoder_only"),
+    **_rates(DIGITS, "digits-full", (3.75e-6, 1e-5, 3.75e-5, 1e-3)),
+    **_rates(DIGITS, "digits-short", (3.75e-6, 1e-5, 3.75e-5), model__max_context_s=DIGITS.short_s),
+    **_rates(DIGITS, "digits-lora", (1e-4, 1e-3), adapt__method="lora"),
+    **_rates(DIGITS, "digits-guard", (3.75e-5,), evaluate__guard="default"),
+    **_rates(DIGITS, "digits-between", (3.75e-5,), checkpoint__interpolate=[0.1, 0.3, 0.5, 0.7, 0.9, 1.0]),
+}
+
+
+def measure(name: str, fold: int, folder: Path, model: str) -> dict[str, Any]:
+    """Trains an experiment on a fold, and returns the counts that its row needs; `folder` keeps run and result."""
+    experiment, run = EXPERIMENTS[name], f"{model}-{name}-{fold}"
+    kept = folder / "results" / f"{run}.json"
+    if kept.exists():
+        found: dict[str, Any] = json.loads(kept.read_text())
+        return found
+    wanted = config(
+        {
+            **RECIPE,
+            "run.name": run,
+            "run.storage_path": str(folder / "runs"),
+            "run.seed": fold,
+            "data": experiment.corpus.write(folder / "manifests", fold),
+            "model": {"name_or_path": str(real_weights() / model), "language": "English"},
+            "evaluate.also": {"other": experiment.other.write_all(folder / "manifests")},
+            **experiment.changes,
+        }
+    )
+    fit(wanted, LocalEngine())
+    result = json.loads((folder / "runs" / run / "result.json").read_text())
+    found = {
+        **{f"base_{split}": counts_of(result["base"][split]) for split in ("test", "other")},
+        "test": counts_of(result["test"]),
+        "other": counts_of(result["guards"]["other"]),
+        "verdicts": [result["verdict"], result["verdicts"]["other"]],
+        "best_step": result["best_step"],
+        "sounds": {key: value["words_per_minute"] for key, value in result["guards"].items() if "minutes" in value},
+        "weights": result["weights"],
+    }
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(found))
+    return found
+
+
+def counts_of(totals: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns errors and words, at the model's own context."""
+    own = totals.get("full_context") or totals
+    return sum(own[kind] for kind in ERRORS), own["words"]
+
+
+def row_of(name: str, found: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the row of an experiment, with errors added over its folds."""
+    cells = []
+    for split in ("base_test", "test", "base_other", "other"):
+        errors, words = (sum(each[split][at] for each in found) for at in (0, 1))
+        cells.append(f"{100 * errors / words:.1f}%")
+    judged = ", ".join(f"{each['verdicts'][0]['judgment']}" for each in found if each["verdicts"][0])
+    return f"| {name} | {' | '.join(cells)} | {judged} | {', '.join(str(each['best_step']) for each in found)} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", default=[*EXPERIMENTS], metavar="NAME")
+    parser.add_argument("--model", default="tiny.en")
+    given = parser.parse_args(arguments)
+    rows = [
+        "| experiment | test before | after | other corpus before | after | verdict | best step |",
+        "|---" * 7 + "|",
+    ]
+    for name in given.names:
+        folds = range(len(EXPERIMENTS[name].corpus.folds))
+        rows.append(row_of(name, [measure(name, fold, given.folder.absolute(), given.model) for fold in folds]))
+    print("\n".join(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
