@@ -138,9 +138,9 @@ class Progress(Record):
 
     `checkpoint_s` is from an earlier attempt until this one has measured it. `wer` is from the last validation, `wers`
     are from the last validations in order, `best_wer` is from the run's best validation; all in percent. For a model
-    that is trained at a shorter context than its own, fields with `full_context` are at its own. `base_wer` and
-    `base_test_wer` are of the weights that the run began with, at the model's own context, on the validation and test
-    sets. `restarts` is the number of restarts of the workers, `restart_reason` the reason of the last.
+    that is trained at a shorter context than its own, fields with `full_context` are at its own. Fields with `base` are
+    of the weights that the run began with. `restarts` is the number of restarts of the workers, `restart_reason` the
+    reason of the last.
     """
 
     phase: str
@@ -157,7 +157,9 @@ class Progress(Record):
     test_wer: float | None = None
     test_full_context_wer: float | None = None
     base_wer: float | None = None
+    base_full_context_wer: float | None = None
     base_test_wer: float | None = None
+    base_test_full_context_wer: float | None = None
     eta_s: float | None = None
     checkpoint_s: float | None = None
     workers: int | None = None
@@ -167,12 +169,18 @@ class Progress(Record):
     @property
     def shown_wers(self) -> dict[str, str]:
         """Known WERs as text by the name of their set, most significant first, see `both_contexts`."""
+        base = (self.base_wer, self.base_full_context_wer)
+        base_test = (self.base_test_wer, self.base_test_full_context_wer)
         known = {
-            "test": (self.test_wer, self.test_full_context_wer, self.base_test_wer),
-            "best validation": (self.best_wer, self.best_full_context_wer, self.base_wer),
-            "last validation": (self.wer, self.full_context_wer, self.base_wer),
+            "test": (self.test_wer, self.test_full_context_wer, base_test),
+            "best validation": (self.best_wer, self.best_full_context_wer, base),
+            "last validation": (self.wer, self.full_context_wer, base),
         }
-        return {name: both_contexts(wer, full, base) for name, (wer, full, base) in known.items() if wer is not None}
+        return {
+            name: both_contexts(wer, full, before[full is not None])
+            for name, (wer, full, before) in known.items()
+            if wer is not None
+        }
 
     @property
     def restarts_text(self) -> str:

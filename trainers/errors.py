@@ -85,7 +85,7 @@ class ExportError(RayscribeError, exit_code=16, final=True):
 
 
 class RefusedError(RayscribeError, exit_code=17, final=True):
-    """No checkpoint, or no model, is as good as required."""
+    """Every checkpoint, or the final model, was refused because of its scores."""
 
 
 class DivergedError(RayscribeError, exit_code=13, final=True):

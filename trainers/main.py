@@ -184,6 +184,8 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     # seconds to import. The first two are loaded while a local Ray starts.
     if given.keeps_nothing:
         option = "--debug" if given.debug else "--find-lr"
+        if given.debug and given.find_lr:
+            raise ConfigError("--debug and --find-lr exclude each other: leave out one of them")
         if given.verb != "train":
             raise ConfigError(f"{option} is for a training: leave out --verb {given.verb}")
         show(Stage("imports", LIBRARIES))

@@ -20,6 +20,7 @@ from trainers.config.locations import (
     anchored_override,
     default_storage_path,
     expand_home,
+    field_of,
     path_values,
     set_path,
     unresolved_paths,
@@ -233,8 +234,9 @@ def _further_problems(config: RunConfig, root: Path) -> Iterator[str]:
 
 def files_in_package(config: RunConfig, *, shipped: bool) -> dict[str, str]:
     """Returns fields and paths of files relative to the packaged folder; with `shipped`, also those of `data.ship`."""
-    fields = [*(SHIPPED_FIELDS if shipped else ()), *(("decode", name) for name in config.decode.files)]
-    paths = {f"{part}.{name}": path_in(getattr(getattr(config, part), name) or "/") for part, name in fields}
+    fields = {*(SHIPPED_FIELDS if shipped else ()), *(("decode", name) for name in config.decode.files)}
+    values = path_values(config.model_dump())
+    paths = {f"{part}.{name}": path_in(path) for part, name, path in values if (part, field_of(name)) in fields}
     return {
         field: path
         for field, path in paths.items()

@@ -120,7 +120,7 @@ def _refuse_others(config: RunConfig, named: Iterable[tuple[str, str, str]], tre
     for part, field, location in named:
         if names := variables_in(location):
             problems.append(f"{part}.{field} names {', '.join(names)}, which only the nodes know: write its value")
-        if data.path_prefix and (part, field_of(field)) in DATA_FIELDS and is_remote(path_in(location)):
+        if data.path_prefix and (part, field_of(field)) in (*DATA_FIELDS, ALSO_FIELD) and is_remote(path_in(location)):
             problems.append(
                 f"{part}.{field} is {location}, which is read on the nodes, but data.path_prefix is for paths of this "
                 "machine: remove it"

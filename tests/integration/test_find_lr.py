@@ -22,7 +22,7 @@ def test_it_suggests_a_rate_and_keeps_no_run(tones: Path, tmp_path: Path, capsys
     recipe.write_text(yaml.safe_dump(content(changes)))
     assert main(["--config", str(recipe), "--find-lr"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].startswith("find-lr: the loss is lowest at ")
+    assert lines[-1].startswith("find-lr: the loss is lowest at a learning rate of ")
     rate = float(lines[-1].rpartition("=")[2])
     assert 1e-6 < rate < 1e-1
     assert 5 < sum(line.startswith("lr ") for line in lines) <= STEPS

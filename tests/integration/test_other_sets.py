@@ -27,7 +27,7 @@ def test_another_set_has_scores_of_both_models_and_a_verdict(tones: Path, tmp_pa
         assert {**expected, "split": "elsewhere"} == totals
     judgment = result.verdicts["elsewhere"].judgment
     assert f"elsewhere: WER {before['wer']:.1f}% → {after['wer']:.1f}% ({judgment})" in result.headline
-    assert json.loads((folder / "result.json").read_text())["verdicts"].keys() == {"elsewhere"}
+    assert json.loads((folder / "result.json").read_text())["verdicts"].keys() == {"test", "elsewhere"}
 
 
 def test_its_rates_may_refuse_checkpoints(

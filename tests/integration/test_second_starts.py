@@ -44,6 +44,7 @@ NOT_HERE = {
     "augment.noise_manifest",
     "augment.rir_manifest",
     "hub.push",
+    "evaluate.also",
 }
 
 

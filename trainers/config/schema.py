@@ -116,20 +116,24 @@ class TrainConfig(Part):
     @rule
     def _gate_fits(self, info: ValidationInfo) -> Iterator[str]:
         conditions = self.checkpoint.conditions
-        if trains(info) and any(each.of_base for each in conditions) and not self.evaluate.base:
-            yield "checkpoint.refuse_if compares with the base, which is not scored: set evaluate.base: true"
-        if trains(info) and any(each.of_base for each in conditions) and not self.model.names_weights:
-            yield "checkpoint.refuse_if compares with the base, but the model has new weights: give limits without base"
+        if trains(info) and not self.evaluate.base:
+            for field in self.compared_with_base:
+                yield f"{field} needs the scores of the initial weights: set evaluate.base: true"
         for name in sorted({each.set for each in conditions} - {VALIDATION, *self.evaluate.also}):
             if name not in SOUND_SETS:
-                yield f"checkpoint.refuse_if has a condition on {name}: name its manifest, evaluate.also.{name}"
+                yield f"checkpoint.refuse_if has a condition on {name}: set evaluate.also.{name} to its manifest"
             elif self.evaluate.guard is None:
                 yield f"checkpoint.refuse_if has a condition on {name}: set evaluate.guard: default, which scores it"
 
-    @rule
-    def _interpolation_fits(self, info: ValidationInfo) -> Iterator[str]:
-        if self.checkpoint.interpolate and not self.model.names_weights and trains(info):
-            yield "checkpoint.interpolate needs weights to begin with, but the model has new weights: leave it out"
+    @property
+    def compared_with_base(self) -> list[str]:
+        """The fields that need scores of the weights that the run begins with."""
+        needed = {
+            "checkpoint.refuse_if": any(each.of_base for each in self.checkpoint.conditions),
+            "checkpoint.interpolate": bool(self.checkpoint.interpolate),
+            "evaluate.require_better": self.evaluate.require_better,
+        }
+        return [field for field, is_needed in needed.items() if is_needed]
 
     @rule
     def _ranking_fits(self) -> Iterator[str]:

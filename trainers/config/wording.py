@@ -59,7 +59,7 @@ def both_contexts(rate: float, full: float | None, base: float | None = None) ->
     """Returns `4.20%`, or `4.20% short context, 4.50% full context` for a model trained at a shorter context.
 
     All are in percent; `full` is None if the contexts are the same, or the full one was not scored. `base` is the rate
-    before the training, if known, at the full context if that was scored: `15.40% → 4.20%`.
+    before the training at the longer of the contexts, if known: `15.40% → 4.20%`.
     """
     before = f"{base:.2f}% → " if base is not None else ""
     return f"{before}{rate:.2f}%" if full is None else f"{rate:.2f}% short context, {before}{full:.2f}% full context"

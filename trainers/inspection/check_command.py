@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 
 from trainers.config.parts.part import (
+    ALSO_FIELD,
     AUGMENT_FIELDS,
     DATA_FIELDS,
     DECODE_FIELDS,
@@ -26,8 +27,8 @@ from trainers.inspection.subject import Subject
 # group that needs Ray last. Model checks also read data, from which a new model's vocabulary is learned.
 GROUPS: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "storage": ("machine_checks:STORAGE", STORAGE_FIELDS),
-    "data": ("data_checks:CHECKS", (*DATA_FIELDS, *AUGMENT_FIELDS)),
-    "model": ("model_checks:CHECKS", (*DATA_FIELDS, *DECODE_FIELDS, *SOURCE_FIELDS)),
+    "data": ("data_checks:CHECKS", (*DATA_FIELDS, *AUGMENT_FIELDS, ALSO_FIELD)),
+    "model": ("model_checks:CHECKS", (*DATA_FIELDS, ALSO_FIELD, *DECODE_FIELDS, *SOURCE_FIELDS)),
     "hardware": ("machine_checks:HARDWARE", ()),
     "nodes": ("node_checks:CHECKS", PATH_FIELDS),
 }

@@ -183,18 +183,19 @@ def _train_durations(subject: Subject, split: Split, recordings: Recordings) -> 
 
 
 def _scored_durations(subject: Subject, split: Split, recordings: Recordings) -> Finding:
-    if math.isinf(subject.context_s):
+    context_s = subject.context_of(split)
+    if math.isinf(context_s):
         return skipped(f"{split.name}: the model could not be opened, so its longest input is not known")
     known = np.flatnonzero(recordings.known)
     try:
-        refuse_long_clips(split.table["id"].take(known), recordings.durations_s[known], subject.context_s, split.name)
+        refuse_long_clips(split.table["id"].take(known), recordings.durations_s[known], context_s, split.name)
     except DataError as error:
         refused = subject.config.data.too_long_eval == "refuse"
-        text = f"{error}; the longest: {_longest(split, recordings, subject.context_s)}"
+        text = f"{error}; the longest: {_longest(split, recordings, context_s)}"
         return problem(text) if refused else warning(f"{text}; they will not be scored")
     return ok(
         f"{split.name}: {_of(len(known), len(split.table), 'clips', 'whose duration is known')} fit into the model's "
-        f"{subject.context_s:g} s"
+        f"{context_s:g} s"
     )
 
 

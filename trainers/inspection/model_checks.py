@@ -158,7 +158,7 @@ def _check_lengths(subject: Subject, opened: InspectedModel, split: Split) -> It
     decode, limits, durations_s = opened.decode, opened.limits, subject.recordings(split).durations_s
     trained, most = split.name == "train", math.inf
     fastest = subject.config.augment.fastest if trained else 1.0
-    bounds = Bounds(subject.context_s, limits.label_tokens, limits.frames, fastest, limits.least_samples)
+    bounds = Bounds(subject.context_of(split), limits.label_tokens, limits.frames, fastest, limits.least_samples)
     if not trained and limits.new_tokens is not None and isinstance(decode, GenerationPart):
         most = min(decode.max_length, limits.new_tokens) + limits.prefix_tokens
     room = bounds.label_room(durations_s)

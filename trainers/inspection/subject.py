@@ -1,7 +1,8 @@
 """The config that is checked, and its manifests, which are opened once for all checks."""
 
+import math
 import time
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,15 +73,24 @@ class Subject:
     recordings_s: float = 60.0
     _recordings: dict[str, Recordings] = field(default_factory=dict, init=False)
 
+    def context_of(self, split: Split) -> float:
+        """Longest clip of a split that the model takes, in seconds; see `context_s`."""
+        return self._own_context_s if split.name in self.config.evaluate.also else self.context_s
+
     @cached_property
     def context_s(self) -> float:
-        """Longest input of the model in seconds; infinite if it cannot be opened, which another check reports."""
+        """Longest input in training; infinite if the model cannot be opened, which another check reports. Seconds."""
+        own_s = self._own_context_s
+        return own_s if math.isinf(own_s) else float(self.config.model.max_context_s or own_s)
+
+    @cached_property
+    def _own_context_s(self) -> float:
         # Imported here, since it imports transformers, which must not find torch in a light process.
         from trainers.models.families import family_of  # noqa: PLC0415
 
         try:
             model = self.model.applied_to(self.config.model)
-            return float(model.max_context_s or family_of(model).context_s)
+            return float(family_of(model).context_s)
         except (ConfigError, StorageError):
             return float("inf")
 
@@ -152,11 +162,15 @@ class Subject:
             return [], [unread(str(error))]
         if source.listing_requires_job:
             return [], [skipped(source.listing_requires_job)]
-        for name in source.splits:
+        sources = {name: (f"data.{name}", source, name) for name in source.splits}
+        for name, location in self.config.evaluate.also.items():
+            alone = source_of(data.of_other_set(location), self.config.run.storage_options)
+            sources[name] = (f"evaluate.also.{name}", alone, "test")
+        for name, (named, of_set, split) in sources.items():
             try:
-                opened = source.open(name, None)
+                opened = replace(of_set.open(split, None), split=name)
             except (DataError, StorageError) as error:
-                problems.append(found_in(error, f"data.{name}: "))
+                problems.append(found_in(error, f"{named}: "))
             else:
                 texts = [normalize(text or "", rules) for text in opened.table["text"].to_pylist()]
                 splits.append(Split(opened, texts))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from trainers.config.parts.gate import VALIDATION
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import HubPart
 from trainers.config.schema import TrainConfig
@@ -43,7 +44,16 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import named_checkpoint
 from trainers.run_folder.staging import refuse_second_training
 from trainers.scoring.recipe_metrics import RecipeMetrics
-from trainers.training.planning import bounds_of, cut_references, describe_mix, label_sizes, mix_lines
+from trainers.training.planning import (
+    at_own_context,
+    bounds_of,
+    context_of,
+    cut_references,
+    describe_mix,
+    has_full_context,
+    label_sizes,
+    mix_lines,
+)
 from trainers.training.tasks import TrainTask
 
 
@@ -142,6 +152,7 @@ def resolve(
         with problems:
             data, continuation = _decide(config, request, state, trains=trains)
             if trains:
+                _check_comparison(opened, data, continuation)
                 check_languages(config, opened.family, data.sources, opened.processor)
     if trains:
         _check_recipe(config, request, problems)
@@ -207,6 +218,33 @@ def _check_weights(opened: PlannedModel, state: State, problems: Problems) -> No
             print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, part, family)}")
 
 
+def _has_base(opened: PlannedModel, continuation: Continuation) -> bool:
+    """Returns True if the run begins with the weights of a complete recognizer."""
+    named = opened.config.model.names_weights and not opened.family.makes_new_head(opened.part)
+    return continuation.began_from is not None or named
+
+
+def _check_comparison(opened: PlannedModel, data: OpenedData, continuation: Continuation) -> None:
+    """Raises ConfigError if the config compares with scores of initial weights that the run will not have."""
+    config, wanted = opened.config, opened.config.compared_with_base
+    if wanted and not _has_base(opened, continuation):
+        raise ConfigError(
+            f"{' and '.join(wanted)}: the run begins with new weights, so that there is nothing to compare with: leave "
+            "it out, or give limits without base"
+        )
+    by_validation = config.evaluate.require_better and not any(each.split == "test" for each in data.sources)
+    gated = any(each.of_base and each.set == VALIDATION for each in config.checkpoint.conditions)
+    if not (gated or by_validation) or config.training.full_context_eval or opened.processor is None:
+        return
+    family = opened.family
+    limits = family.limits(family.model_config(opened.part, opened.processor), opened.processor)
+    if has_full_context(config, limits) and context_of(config, limits.context_s) < limits.context_s:
+        raise ConfigError(
+            f"{' and '.join(wanted)}: models are compared at the full context of {limits.context_s:g} s, at which the "
+            "validation set is not scored: set training.full_context_eval: true"
+        )
+
+
 def _check_recipe(config: TrainConfig, request: AttemptRequest, problems: Problems) -> None:
     """Checks what training and scoring need, as far as the config alone tells."""
     with problems:
@@ -261,6 +299,7 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
         weights=continuation.began_from,
         lengths=continuation.lengths,
         managed_by_service=plan.request.is_managed,
+        has_base=_has_base(plan.opened, continuation),
         sources=plan.opened.model.pins,
     )
 
@@ -309,8 +348,9 @@ def _check_utterances(
             used[split] = len(chosen.selection.rows)
             mix = describe_mix(config, prepared, chosen) if isinstance(prepared, JoinedSet) else None
         else:
-            rows = select_scored(index, labels.lengths, config.data, bounds, split)
-            left_out += [{"split": split, **row} for row in not_scored(index, rows, bounds)]
+            within = bounds_of(at_own_context(config), limits) if split in config.evaluate.also else bounds
+            rows = select_scored(index, labels.lengths, config.data, within, split)
+            left_out += [{"split": split, **row} for row in not_scored(index, rows, within)]
             used[split] = len(rows)
             cut = cut_references(config, limits, labels.lengths[rows])
             if cut is not None:

@@ -48,9 +48,8 @@ class RunResult:
         totals: Totals of the split that was scored last: test or, without a test split, validation.
         best_step: Step of the scored checkpoint if later checkpoints were worse on the validation set, else None.
         base: Totals of the weights that the run began with, by split and guard; empty if they were not scored.
-        verdict: Whether the model is better than those weights; None if they were not scored.
         guards: Totals of the model on each guard: sets of evaluate.also, and sounds without speech.
-        verdicts: As `verdict`, for each set of evaluate.also.
+        verdicts: Comparisons with those weights, by name of the set, for those that were scored alike.
     """
 
     folder: str
@@ -59,9 +58,13 @@ class RunResult:
     model: ModelPart
     best_step: int | None = None
     base: Mapping[str, Any] = field(default_factory=dict)
-    verdict: Verdict | None = None
     guards: Mapping[str, Any] = field(default_factory=dict)
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The comparison with the initial weights on the split; None if they were not scored alike."""
+        return self.verdicts.get(self.split)
 
     @property
     def headline(self) -> str:
@@ -87,9 +90,9 @@ class RunResult:
     def _of_guard(self, name: str) -> str:
         """Returns `silence: 0.0 → 1.5 words/min`, or `librispeech: WER 11.3% → 13.9% (worse)`."""
         if name not in SOUND_SETS:
-            own, base = (each.get("full_context") or each for each in (self.guards[name], self.base.get(name, {})))
+            own, base = self.guards[name], self.base.get(name, {})
             judged = f" ({self.verdicts[name].judgment})" if name in self.verdicts else ""
-            rates = ranking_rate(self.model.language)
+            rates = ranking_rate(own.get("language"))
             before = f"{base[rates]:.1f}% → " if base.get(rates) is not None else ""
             return f"{name}: {rates.upper()} {before}{own[rates]:.1f}%{judged}"
         before = f"{self.base[name]['words_per_minute']:.1f} → " if name in self.base else ""

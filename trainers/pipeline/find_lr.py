@@ -15,6 +15,7 @@ from trainers.errors import DivergedError
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.resume import FROM
 from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop
 from trainers.training.planning import batch_shape
@@ -29,7 +30,8 @@ _EVERY = 4
 def find_lr(config: TrainConfig) -> int:
     """Prints losses by learning rate, and a suggested rate; returns an exit code.
 
-    Trains in this process, with the global batch size of the recipe. Prepared data is kept for the run.
+    Trains in this process, with the recipe's number of utterances per step; batches by duration
+    (`max_batch_duration_s`) are those of one worker. Prepared data is kept for the run.
     """
     silence_libraries()
     sweep = Sweep()
@@ -42,9 +44,10 @@ def find_lr(config: TrainConfig) -> int:
 
 def swept_config(config: TrainConfig, folder: Path) -> TrainConfig:
     """Returns the recipe for one process that trains `STEPS` steps, scores nothing, and writes into a folder."""
+    resume = config.run.resume if config.run.resume.startswith(FROM) else "auto"
     size = batch_shape(config, config.scaling.max_workers).global_batch_size
     changes: dict[str, Any] = {
-        "run": {**config.run.model_dump(), "name": "find-lr", "storage_path": str(folder), "resume": "auto"},
+        "run": {**config.run.model_dump(), "name": "find-lr", "storage_path": str(folder), "resume": resume},
         "data.cache_dir": cache_url_of(config),
         "scaling": {"use_gpu": config.scaling.use_gpu},
         "hub": {},
@@ -72,10 +75,13 @@ def lines_of(losses: list[float]) -> list[str]:
     lines = [f"lr {rates()[at]:.1e} · loss {curve[at]:.4f}" for at in range(0, len(curve), _EVERY)]
     found = Suggestion.of(losses)
     if found is None:
-        return [*lines, "find-lr: the loss fell at no learning rate: check the transcripts, or train all weights"]
-    explodes = f"; from {found.diverges:.1e} on it explodes" if found.diverges is not None else ""
-    suggestion = f"find-lr: the loss is lowest at {found.lowest:.1e}{explodes}: try a tenth of it at most: "
-    return [*lines, f"{suggestion}--set training.learning_rate={found.rate:g}"]
+        return [
+            *lines,
+            "find-lr: the loss decreased at no learning rate: check that texts and recordings match",
+        ]
+    diverges = f", and diverges at {found.diverges:.1e}" if found.diverges is not None else ""
+    suggestion = f"find-lr: the loss is lowest at a learning rate of {found.lowest:.1e}{diverges}; begin with a tenth"
+    return [*lines, f"{suggestion}: --set training.learning_rate={found.rate:g}"]
 
 
 class _SweptEngine(LocalEngine):

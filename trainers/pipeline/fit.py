@@ -40,7 +40,11 @@ def fit(
     # All ranks use rank 0's config, since a name that is made from the time may differ between ranks.
     config = engine.run_on_main_process(lambda: config)
     folder = RunFolder.of(config)
-    with FinalStatus(config, folder, attempt) as final, ExitStack() as stack:
+    with (
+        ExitStack() as pages,
+        FinalStatus(config, folder, attempt) as final,
+        ExitStack() as stack,
+    ):
         # For a service's attempt, the service keeps the log of the job.
         log = stack.enter_context(DriverLog(folder)) if attempt is None and is_main_process() else None
         with StatusWriter(folder, attempt) as status:
@@ -52,29 +56,33 @@ def fit(
                 log.begin(task.attempt)
             engine.run(task, folder)
         result = _result_of(folder, task, config.model)
+        # The page has the final status, and is written also for a model that is not accepted.
+        if is_main_process() and (task is not None or not folder.storage.exists(layout.REPORT)):
+            pages.callback(_write_report, folder)
         final.headline = result.headline
         if log is not None:
             log.add(result.headline)
-        if config.hub.push and is_main_process():
-            final.headline += _push(config, folder, final.attempt)
         if config.evaluate.require_better:
             _refuse_not_better(result)
-    # A run that finished earlier may lack its page.
-    if is_main_process() and (task is not None or not folder.storage.exists(layout.REPORT)):
-        with writing_page("the run", folder.url):
-            # Imported here, since plotting is slow to load and needed once.
-            from trainers.scoring.report.page import write_report  # noqa: PLC0415
-
-            write_report(folder)
+        if config.hub.push and is_main_process():
+            final.headline += _push(config, folder, final.attempt)
     return result
+
+
+def _write_report(folder: RunFolder) -> None:
+    with writing_page("the run", folder.url):
+        # Imported here, since plotting is slow to load and needed once.
+        from trainers.scoring.report.page import write_report  # noqa: PLC0415
+
+        write_report(folder)
 
 
 def _refuse_not_better(result: RunResult) -> None:
     """Raises RefusedError unless the model is better than the weights that the run began with."""
     verdict = result.verdict
     if verdict is None or verdict.judgment is not Judgment.BETTER:
-        found = str(verdict) if verdict is not None else "the run has no base to compare with"
-        raise RefusedError(f"{result.headline}: evaluate.require_better is not met ({found}); the model is kept")
+        found = str(verdict) if verdict is not None else "scores of the initial weights are missing"
+        raise RefusedError(f"{result.folder}: the model is not better than the initial weights ({found}); it is kept")
 
 
 def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
@@ -110,7 +118,5 @@ def _result_of(folder: RunFolder, task: TrainTask | None, model: ModelPart) -> R
     base = finish.result.get("base") or {}
     guards = finish.result.get("guards") or {}
     best = best_step if last and last.step > best_step else None
-    judged = finish.result.get("verdict")
-    verdict = Verdict.of_json_dict(judged) if judged is not None else None
     verdicts = {name: Verdict.of_json_dict(each) for name, each in (finish.result.get("verdicts") or {}).items()}
-    return RunResult(folder.url, totals or {}, split, model, best, base, verdict, guards, verdicts)
+    return RunResult(folder.url, totals or {}, split, model, best, base, guards, verdicts)

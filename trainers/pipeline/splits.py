@@ -55,7 +55,7 @@ def open_config_sources(config: TrainConfig, splits: tuple[str, ...] = SPLITS) -
 
 
 def open_also(config: TrainConfig) -> list[SourceSplit]:
-    """Opens the sets of evaluate.also, whose names stand for splits."""
+    """Opens the sets of evaluate.also; the `split` of each is its name."""
     opened = []
     for name, location in config.evaluate.also.items():
         alone = config.data.of_other_set(location)
@@ -123,6 +123,8 @@ class OpenedData:
         """Returns lines for a message with the recordings that changed since the run began; "" if none is known."""
         known = state.experiment["experiment"] if state.experiment is not None else {}
         names = [(source, f"data.{source.split}") for source in self.sources]
+        # A set of evaluate.also is part of the experiment only if it decides which checkpoint may be the best.
+        names += [(source, content_name(f"evaluate.also.{source.split}")) for source in self.sources]
         names += [(source, content_name(source.split)) for source in self.mixed]
         cache, lines = _cache_of(config), []
         for source, name in names:

@@ -165,8 +165,9 @@ def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Resu
 
 def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str]) -> None:
     """Runs a program on Ray workers."""
-    if given.verb != "train" or given.debug or given.ray is False:
-        wrong = "--debug" if given.debug else "--no-ray" if given.ray is False else f"--verb {given.verb}"
+    if given.verb != "train" or given.keeps_nothing or given.ray is False:
+        options = {"--debug": given.debug, "--find-lr": given.find_lr, "--no-ray": given.ray is False}
+        wrong = next((name for name, is_given in options.items() if is_given), f"--verb {given.verb}")
         raise ConfigError(f"{wrong}: a recipe with trainer: script runs a program on Ray, and does nothing else")
     with _joined_ray(config, given.address):
         from trainers.distributed.ray_connection import package_of_job  # noqa: PLC0415

@@ -124,10 +124,13 @@ def scores_of(state: State, validated: Iterable[Wers] = ()) -> dict[str, float]:
 
 
 def base_wers(state: State) -> dict[str, float]:
-    """Returns the known values of `base_wer` and `base_test_wer`, see `StatusWriter.update`."""
+    """Returns the known values of `base_wer` and others of the initial weights, see `StatusWriter.update`."""
     scores = state.base.scores if state.base is not None else {}
-    splits = {"base_wer": scores.get("validation", {}), "base_test_wer": scores.get("test", {})}
-    wers = {name: (totals.get("full_context") or totals).get("wer") for name, totals in splits.items()}
+    wers = dict[str, float | None]()
+    for prefix, totals in (("base", scores.get("validation", {})), ("base_test", scores.get("test", {}))):
+        full = totals.get("full_context")
+        # At a shorter context, weights that were not trained at it recognize next to nothing.
+        wers |= {f"{prefix}_wer": totals.get("wer")} if full is None else {f"{prefix}_full_context_wer": full["wer"]}
     return {name: wer for name, wer in wers.items() if wer is not None}
 
 
@@ -138,8 +141,9 @@ def restarts_of(state: State, attempt: int) -> dict[str, Any]:
 
 
 def wers_of(found: Iterable[Mapping[str, Any]]) -> list[Wers]:
-    """Returns the WERs of validations, by their metrics, without those that are missing or not finite."""
-    pairs = [(line.get("eval_wer"), line.get("eval_full_context_wer")) for line in found]
+    """Returns the WERs of validations, by their metrics, without those that are missing, not finite or refused."""
+    passed = (line for line in found if not line.get("eval_refused"))
+    pairs = [(line.get("eval_wer"), line.get("eval_full_context_wer")) for line in passed]
     return [(float(wer), full) for wer, full in pairs if isinstance(wer, int | float) and math.isfinite(wer)]
 
 
@@ -178,7 +182,8 @@ class StatusWriter:
         `numbers` are the changed values among `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of
         the last validation), `wers` (of the last MAX_WERS validations), `best_wer` (of all validations), `test_wer`,
         `best_full_context_wer` and `test_full_context_wer`, `base_wer` and `base_test_wer` (of the weights that the run
-        began with, at the full context if that was scored), `eta_s`, `checkpoint_s` (time that storing the last
+        began with) or, if the model is trained at a shorter context, `base_full_context_wer` and
+        `base_test_full_context_wer`, `eta_s`, `checkpoint_s` (time that storing the last
         checkpoint took), `workers` (of an elastic run), those of `restarts_of`, and `detail`, which the next change
         replaces.
         """

@@ -11,8 +11,8 @@ taken over. The files that it wrote meanwhile are in no entry, so for every read
                                                                     number of workers than the group before
     prepared    {attempt, processor, mix}                           attempts/<k>/ has the files shown in the root
                                                                     (mix: shares and draws of joined sets)
-    base        {attempt, folder, scores}                           the scores of the weights that the run begins with,
-                                                                    by split, and the folder with its utterances
+    base        {attempt, folder, scores, conditions, weights}      the scores of the weights that the run begins with,
+                                                                    by set, with hashes of what they depend on
     checkpoint  {checkpoint, removes}                               a checkpoint is complete, and `removes` are deleted
     quarantined {name}                                              a checkpoint was found damaged
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainers.errors import RefusedError, ResumeError, StorageError
@@ -121,12 +121,19 @@ class Base:
     """The scores of the weights that a run begins with.
 
     Attributes:
-        folder: Folder in the run folder with evaluation/<split>.json and .jsonl.
-        scores: Content of evaluation/<split>.json by split.
+        folder: Folder in the run folder with evaluation/<name>.json and .jsonl.
+        scores: Content of evaluation/<name>.json by name of the set.
+        conditions: Hash of what the scores of each set depend on, besides the weights.
+        weights: Hash that identifies the weights.
     """
 
     folder: str
     scores: Mapping[str, Mapping[str, Any]]
+    conditions: Mapping[str, str]
+    weights: str
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -340,7 +347,7 @@ def _prepared(state: State, entry: Mapping[str, Any]) -> State:
 
 
 def _base(state: State, entry: Mapping[str, Any]) -> State:
-    return replace(state, base=Base(entry["folder"], entry["scores"]))
+    return replace(state, base=Base(**{name: entry[name] for name in ("folder", "scores", "conditions", "weights")}))
 
 
 def _checkpoint(state: State, entry: Mapping[str, Any]) -> State:
@@ -379,12 +386,13 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
 def refuse_worse(folder: RunFolder) -> None:
     """Raises RefusedError if the model of a finished run is worse than the weights that the run began with."""
     finish = Journal(folder).read().finished
-    verdict = finish.result.get("verdict") if finish is not None else None
+    verdicts = finish.result.get("verdicts") or {} if finish is not None else {}
+    verdict = verdicts.get("test", verdicts.get("validation"))
     if verdict is not None and verdict["judgment"] == "worse":
         raise RefusedError(
-            f"{folder.url}: the training made the model worse: {verdict['metric'].upper()} {verdict['base']:.2f}% → "
-            f"{verdict['tuned']:.2f}%: train again with a lower training.learning_rate or fewer steps, or use it all "
-            "the same (--allow-worse)"
+            f"{folder.url}: the training made the model worse ({verdict['metric'].upper()} {verdict['base']:.2f}% → "
+            f"{verdict['tuned']:.2f}%); train again with a lower training.learning_rate or fewer steps, or add "
+            "--allow-worse to use this model"
         )
 
 

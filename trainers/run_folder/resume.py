@@ -122,15 +122,28 @@ def fetch_ranked(
     )
     for number, name in enumerate(names):
         local = staging.folder / f"ranked-{number}"
-
-        def named(checkpoints: Sequence[Checkpoint], name: str = name) -> Checkpoint | None:
-            return next((model_of(item) for item in checkpoints if item.name == name), None)
-
         fetched = _on_every_node(
-            partial(_fetch_undamaged, writer, local, named, session.show_from_main), local, session
+            partial(_fetch_if_undamaged, writer, name, local, session.show_from_main), local, session
         )
         if fetched is not None:
             yield fetched
+
+
+def _fetch_if_undamaged(
+    writer: GroupWriter, name: str, local: Path, log: Callable[[str], None]
+) -> tuple[Storage, Checkpoint] | None:
+    """Fetches the model of a checkpoint; quarantines a damaged one, and returns None."""
+    checkpoints = writer.folder.storage.sub(CHECKPOINTS)
+    checkpoint = next((model_of(item) for item in writer.check().checkpoints if item.name == name), None)
+    if checkpoint is None:
+        return None
+    try:
+        fetch(checkpoints, checkpoint, local)
+    except DamagedError as error:
+        log(f"{error}; it is left out of the average")
+        quarantine(writer, name)
+        return None
+    return checkpoints, checkpoint
 
 
 def fetch_weights(

@@ -14,7 +14,7 @@ from trainers.models.labels import empty_labels
 from trainers.models.recognizer import Recognizer
 from trainers.scoring.batches import BatchRecognizer, batches_of
 from trainers.scoring.normalizers import normalizer_named
-from trainers.scoring.scorer import ScoringOptions
+from trainers.scoring.scorer import CutShort, CutShortError, ScoringOptions, never
 from trainers.scoring.sounds import Sound
 
 
@@ -34,18 +34,21 @@ def count_invented_words(
     *,
     language: str | None,
     what: str,
+    cut_short: CutShort = never,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Returns totals and, for each sound, its text, as evaluation/<name>.json and .jsonl have them.
 
     Sounds are cut into parts of the model's full context, without voice activity detection or thresholds, and
     recognized in the `language` of the config. Progress is shown as `what`. Every rank calls this.
+
+    Raises CutShortError if `cut_short` returned True on some rank.
     """
     model = recognizer.model
     was_training = model.training
     model.eval()
     try:
         label = empty_labels(recognizer.codec, recognizer.processor, [None], language)[0]
-        texts = _recognize(sounds, label, recognizer, session, options, what)
+        texts = _recognize(sounds, label, recognizer, session, options, what, cut_short)
     finally:
         model.train(was_training)
     normalize = normalizer_named(options.normalizer)
@@ -75,6 +78,7 @@ def _recognize(
     session: Session,
     options: ScoringOptions,
     what: str,
+    cut_short: CutShort,
 ) -> list[str]:
     """Returns the text of each sound, on every rank."""
     context = round(recognizer.limits.context_s * SAMPLING_RATE_HZ)
@@ -97,13 +101,20 @@ def _recognize(
     mine = batches[session.rank :: session.world_size]
     total = sum(len(positions) for positions, _ in mine)
     counter = ProgressCounter(what, total=total, unit="clips", show=session.show_from_main, every_s=10.0)
+    gave_up = False
     for positions, edge_s in mine:
         session.record_progress()
+        gave_up = cut_short()
+        if gave_up:
+            break
         clips = [pieces[position].samples for position in positions]
         recognized = recognize(clips, [label] * len(clips), edge_s, at_full.decoding)
         found += [(int(position), each.text) for position, each in zip(positions, recognized, strict=True)]
         counter.advance(len(positions))
-    by_piece = dict(each for part in session.gather(found, what) for each in part)
+    parts = session.gather((found, gave_up), what)
+    if any(part[1] for part in parts):
+        raise CutShortError
+    by_piece = dict(each for part, _ in parts for each in part)
     texts: list[list[str]] = [[] for _ in sounds]
     for number, piece in enumerate(pieces):
         texts[piece.sound].append(by_piece[number])

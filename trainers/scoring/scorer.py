@@ -128,6 +128,15 @@ class CutShortError(Exception):
     """Scoring ended early. Every rank raises it, since a score of a part of the set is not valid."""
 
 
+# Called before each batch on every rank; scoring ends early if it returns True on any of them.
+CutShort = Callable[[], bool]
+
+
+def never() -> bool:
+    """Never ends scoring early."""
+    return False
+
+
 @dataclass(frozen=True)
 class _Hypothesis:
     position: int
@@ -159,12 +168,10 @@ class Scorer:
         self._index = clips.prepared.index
         self._durations_s = self._index["duration_s"].to_numpy()
 
-    def score(
-        self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
-    ) -> SplitScore:
+    def score(self, options: ScoringOptions, what: str = "", *, cut_short: CutShort = never) -> SplitScore:
         """Recognizes every utterance once over all ranks, and sums the results; if requested, also at the full context.
 
-        Progress lines begin with `what`, and are printed only with it. `cut_short` is called before each batch.
+        Progress lines begin with `what`, and are printed only with it.
 
         Raises:
             CutShortError: `cut_short` returned True on some rank.

@@ -21,10 +21,10 @@ from trainers.errors import FencedError, StorageError
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.recognizer import Regularizer
 from trainers.run_folder.attempt_status import MAX_WERS, Phase, StatusWriter, Wers, best_of
-from trainers.run_folder.checkpoints import UNWRITTEN_METRICS, Uploader
+from trainers.run_folder.checkpoints import REFUSED, UNWRITTEN_METRICS, Uploader
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint
-from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, METRICS, POINTER, RAY, now
+from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, METRICS, POINTER, RAY, at_full_context, now
 from trainers.run_folder.staging import ONLY_PART, NodePart, stage
 from trainers.scoring.scorer import SplitScore
 from trainers.storage.json_files import finite, to_json, to_jsonl
@@ -339,10 +339,12 @@ class KeepCheckpoints(TrainerCallback):
 
 def write_validation(folder: Path, result: SplitScore) -> None:
     """Writes a validation score into its checkpoint; that of the best one becomes part of the run's result."""
-    totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
-    (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
-    rows = (item.to_json_dict() for item in result.utterances)
-    (folder / lines).write_text(to_jsonl(rows, lines), encoding="utf-8")
+    full = result.full_context
+    for name, score in ((VALIDATION, result), *([(at_full_context(VALIDATION), full)] if full is not None else [])):
+        totals, lines = f"{name}.json", f"{name}.jsonl"
+        (folder / totals).write_text(to_json(score.to_json_dict(), totals, indent=2), encoding="utf-8")
+        rows = (item.to_json_dict() for item in score.utterances)
+        (folder / lines).write_text(to_jsonl(rows, lines), encoding="utf-8")
 
 
 class CheckpointReports(TrainerCallback):
@@ -401,7 +403,7 @@ class CheckpointReports(TrainerCallback):
         return kept
 
     def _is_scored(self, checkpoint: Checkpoint) -> bool:
-        return self._score_attribute in checkpoint.metrics
+        return self._score_attribute in checkpoint.metrics and not checkpoint.metrics.get(REFUSED)
 
     def _write_pointer(self, checkpoint: Checkpoint) -> None:
         folder, attempt = self._writer.folder, self._writer.attempt

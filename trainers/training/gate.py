@@ -9,10 +9,10 @@ from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED
 from trainers.run_folder.journal import Base
 from trainers.scoring.invented_words import count_invented_words
-from trainers.scoring.scorer import Scorer, SplitScore
+from trainers.scoring.scorer import CutShort, Scorer, SplitScore, never
 from trainers.scoring.sounds import SOUNDS
 from trainers.training.callbacks import metrics_of, validation_metrics
-from trainers.training.planning import cache_bytes, has_full_context, scored_clips, scoring_options
+from trainers.training.planning import at_own_context, cache_bytes, has_full_context, scored_clips, scoring_options
 from trainers.training.worker_context import WorkerContext
 
 FULL_CONTEXT = "eval_full_context_"
@@ -20,7 +20,7 @@ FULL_CONTEXT = "eval_full_context_"
 
 @dataclass(frozen=True)
 class Gate:
-    """The conditions of a run, and what is scored for them next to the validation set.
+    """The conditions of a run, which scores the sets that they name.
 
     Attributes:
         base: The scores of the weights that the run begins with; None if they were not scored.
@@ -38,16 +38,17 @@ class Gate:
     def _conditions(self) -> list[Condition]:
         return self.context.config.checkpoint.conditions
 
-    def judged(self, result: SplitScore, recognizer: Recognizer, what: str) -> SplitScore:
+    def judged(self, result: SplitScore, recognizer: Recognizer, what: str, cut_short: CutShort = never) -> SplitScore:
         """Returns a validation with the rates of guards, and `refused` if a condition holds. Every rank calls this.
 
-        `what` names the weights that were scored in the message of a refusal.
+        `what` names the weights that were scored in the message of a refusal. Raises CutShortError, see `Scorer.score`.
         """
         if not self._conditions:
             return result
         further: dict[str, float] = {}
         for name in sorted({each.set for each in self._conditions} - {VALIDATION}):
-            totals = self._count(name, recognizer) if name in SOUND_SETS else self._score(name, recognizer)
+            rates = self._count if name in SOUND_SETS else self._score
+            totals = rates(name, recognizer, cut_short)
             further |= {f"{name}_{rate}": totals[rate] for rate in gated_rates(name)}
         result = replace(result, metrics={**result.metrics, **further})
         reasons = self.reasons(validation_metrics(result))
@@ -68,13 +69,11 @@ class Gate:
         rates = _at_own_context(metrics_of(scores.get(VALIDATION, {})), has_full=has_full)
         names = {each.set for each in self._conditions} - {VALIDATION}
         of_guards = {
-            f"eval_{name}_{rate}": _own_totals(scores[name])[rate]
-            for name in names & scores.keys()
-            for rate in gated_rates(name)
+            f"eval_{name}_{rate}": scores[name][rate] for name in names & scores.keys() for rate in gated_rates(name)
         }
         return {**rates, **of_guards}
 
-    def _count(self, name: str, recognizer: Recognizer) -> Mapping[str, Any]:
+    def _count(self, name: str, recognizer: Recognizer, cut_short: CutShort) -> Mapping[str, Any]:
         config, limits = self.context.config, recognizer.limits
         options = scoring_options(config, limits, full_context=has_full_context(config, limits))
         totals, _ = count_invented_words(
@@ -84,20 +83,16 @@ class Gate:
             options,
             language=config.model.language,
             what=f"score {name}",
+            cut_short=cut_short,
         )
         return totals
 
-    def _score(self, name: str, recognizer: Recognizer) -> Mapping[str, Any]:
-        config, limits = self.context.config, recognizer.limits
+    def _score(self, name: str, recognizer: Recognizer, cut_short: CutShort) -> Mapping[str, Any]:
+        config, limits = at_own_context(self.context.config), recognizer.limits
         clips = scored_clips(config, self.context.task.sets[name], recognizer, name)
         scorer = Scorer(clips, recognizer, self.context.session, cache_bytes=cache_bytes(config))
-        options = scoring_options(config, limits, full_context=has_full_context(config, limits))
-        return _own_totals(scorer.score(options, f"score {name}").to_json_dict())
-
-
-def _own_totals(totals: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns totals at the model's own context, if a set was scored at it and at a shorter one."""
-    return totals.get("full_context") or totals
+        score = scorer.score(scoring_options(config, limits), f"score {name}", cut_short=cut_short)
+        return score.to_json_dict()
 
 
 def _at_own_context(metrics: Mapping[str, float], *, has_full: bool) -> dict[str, float]:

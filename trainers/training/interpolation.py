@@ -1,16 +1,18 @@
-"""Chooses the weights that a run exports: of its best checkpoint, an average of the best, or between them and the base.
+"""Chooses the weights that a run exports: a checkpoint, an average of checkpoints, or an interpolation with the base.
 
 Wortsman et al. 2022, "Robust fine-tuning of zero-shot models" (WiSE-FT): weights between the base and the tuned ones
 keep most of what was gained in the new domain, and more of what the model knew before.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
@@ -21,6 +23,7 @@ from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED
 from trainers.run_folder.resume import fetch_ranked
 from trainers.scoring.recipe_metrics import RecipeMetrics
+from trainers.scoring.report.model_card import BEST_CHECKPOINT
 from trainers.scoring.scorer import Scorer, SplitScore
 from trainers.training.callbacks import VALIDATION, validation_metrics, write_validation
 from trainers.training.gate import Gate
@@ -28,7 +31,6 @@ from trainers.training.initial_model import open_initial
 from trainers.training.planning import cache_bytes, scored_clips, validation_options
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
-BEST = "the best checkpoint"
 # Files of weights in a model's folder, which are written anew.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 Weights = Mapping[str, torch.Tensor]
@@ -39,7 +41,7 @@ class Candidate:
     """Weights that are scored.
 
     Attributes:
-        of: What the weights are of: BEST, or an average.
+        of: What the weights are of: BEST_CHECKPOINT, or an average.
         share: Its share in the weights; the rest is the base's.
     """
 
@@ -70,29 +72,38 @@ class ChosenWeights:
             return {"of": candidate.of, "share": candidate.share}
 
         candidates = [described(each) | {**metrics} for each, metrics in self.scores.items()]
-        return {**described(self.candidate), "candidates": candidates}
+        return {**described(self.candidate), "name": str(self.candidate), "candidates": candidates}
 
 
-def choose_weights(context: WorkerContext, weights: ResumePoint | None, best: Path, gate: Gate) -> ChosenWeights:
+def choose_weights(
+    context: WorkerContext, weights: ResumePoint | None, best: Path, shares: Sequence[float], gate: Gate
+) -> ChosenWeights:
     """Scores each candidate on the validation set, and writes the model with the best score. Every rank calls this.
 
-    Weights are computed on every rank alike, so they do not depend on the number of ranks. `weights` are those that the
-    run begins with, if they are a checkpoint's; `best` is the folder of the best checkpoint's model.
+    Weights are computed on every rank alike, so they do not depend on the number of ranks.
+
+    Args:
+        context: The rank's context.
+        weights: The weights that the run begins with, if they are a checkpoint's; else they are the model's own.
+        best: Folder of the best checkpoint's model.
+        shares: Shares of the tuned weights in interpolations; empty for none.
+        gate: Refuses candidates.
 
     Raises:
         RefusedError: checkpoint.refuse_if refuses all of them.
     """
     config, session = context.config, context.session
-    recognizer = family_of_folder(best).open_exported(best)
-    tuned = {BEST: _copied(recognizer)} | dict(_averages(context))
-    base = _copied(open_initial(context, weights)) if config.checkpoint.interpolate else {}
+    # In the dtype in which the exported model is scored.
+    recognizer = family_of_folder(best).open_exported(best, config.model.dtype)
+    tuned = {BEST_CHECKPOINT: _stored(context, "best", recognizer.model.state_dict)} | dict(_averages(context))
+    base = _stored(context, "base", open_initial(context, weights).model.state_dict) if shares else None
     recognizer.model.to(context.device)
     clips = scored_clips(config, context.task.sets[VALIDATION], recognizer, VALIDATION)
     metrics = RecipeMetrics(config.scoring.metrics)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
     options = validation_options(config, recognizer.limits)
     scores: dict[Candidate, SplitScore] = {}
-    for candidate in [Candidate(of, share) for of in tuned for share in config.checkpoint.interpolate or (1.0,)]:
+    for candidate in [Candidate(of, share) for of in tuned for share in sorted({*shares, 1.0})]:
         set_weights(recognizer, base, tuned[candidate.of], candidate.share)
         score = scorer.score(options, f"score {VALIDATION} with {candidate}")
         scores[candidate] = gate.judged(score, recognizer, str(candidate))
@@ -113,41 +124,57 @@ def choose_weights(context: WorkerContext, weights: ResumePoint | None, best: Pa
     return ChosenWeights(folder, chosen, found[chosen], found)
 
 
-def _averages(context: WorkerContext) -> Iterator[tuple[str, Weights]]:
-    """Yields name and weights of the average of the best checkpoints, if the config has one."""
+def _stored(context: WorkerContext, name: str, weights: Callable[[], Weights]) -> Path:
+    """Writes weights into a file of this node, which its ranks map into memory; returns its path."""
+    path = context.staging.folder / f"weights-{name}.safetensors"
+    with context.session.failing_together(f"writing the weights of {name}"):
+        if context.session.local_rank == 0:
+            # Cloned, since safetensors refuses tied weights, which share their memory.
+            save_file({each: weight.cpu().clone().contiguous() for each, weight in weights().items()}, path)
+    return path
+
+
+def _averages(context: WorkerContext) -> Iterator[tuple[str, Path]]:
+    """Yields name and file of the average of the best checkpoints, if the config has one and more than one is kept."""
     count = context.config.checkpoint.average
     if count is None:
         return
-    total: dict[str, torch.Tensor] = {}
-    found = 0
-    for _, local in fetch_ranked(context.staging, context.writer, context.retention, context.session, count):
-        folder = merge_once_a_node(local, context.session)
-        for name, weight in family_of_folder(folder).open_exported(folder).model.state_dict().items():
-            # Integers, such as counters of batch norms, stay those of the best.
-            if name not in total or weight.is_floating_point():
-                total[name] = weight.double() + total[name] if name in total else weight.clone()
-        found += 1
-    if found > 1:
-        mean = {name: weight / found if weight.is_floating_point() else weight for name, weight in total.items()}
-        yield f"the average of {found} checkpoints", mean
+    fetched = fetch_ranked(context.staging, context.writer, context.retention, context.session, count)
+    folders = [merge_once_a_node(local, context.session) for _, local in fetched]
+    if len(folders) < 2:
+        context.session.show_from_main("weights: only one checkpoint may be the best, so there is no average")
+        return
+    name = f"the average of {len(folders)} checkpoints"
+    yield name, _stored(context, "average", lambda: _mean(folders))
 
 
-def _copied(recognizer: Recognizer) -> Weights:
-    return {name: weight.clone() for name, weight in recognizer.model.state_dict().items()}
+def _mean(folders: Sequence[Path]) -> Weights:
+    """Returns the mean of the weights of models; integers, such as counters of batch norms, are the first model's."""
+    first, *others = (family_of_folder(each).open_exported(each).model.state_dict() for each in folders)
+    total = {name: weight.double() if weight.is_floating_point() else weight for name, weight in first.items()}
+    for each in others:
+        for name, weight in each.items():
+            if weight.is_floating_point():
+                total[name] += weight
+    return {
+        name: (weight / len(folders)).to(first[name].dtype) if weight.is_floating_point() else weight
+        for name, weight in total.items()
+    }
 
 
-def set_weights(recognizer: Recognizer, base: Weights, tuned: Weights, share: float) -> None:
-    """Sets each weight to its interpolation; a share of 1 gives `tuned` bit for bit, and needs no `base`.
+def set_weights(recognizer: Recognizer, base: Path | None, tuned: Path, share: float) -> None:
+    """Sets each weight to its interpolation between two files; a share of 1 gives `tuned` bit for bit.
 
-    Integers, such as counters of batch norms, are those of `tuned`.
+    Computed in float32. Integers, such as counters of batch norms, are those of `tuned`. `base` may be None if the
+    share is 1.
     """
     state = recognizer.model.state_dict()
-    with torch.no_grad():
-        for name, weight in tuned.items():
-            if share == 1 or not weight.is_floating_point():
-                state[name].copy_(weight)
-            else:
-                state[name].copy_(torch.lerp(base[name].float(), weight.float(), share))
+    with torch.no_grad(), safe_open(tuned, "pt") as ends, safe_open(base or tuned, "pt") as begins:
+        for name in ends.keys():  # noqa: SIM118 -- not a mapping
+            weight = ends.get_tensor(name)
+            if share != 1 and weight.is_floating_point():
+                weight = torch.lerp(begins.get_tensor(name).float(), weight.float(), share)
+            state[name].copy_(weight)
 
 
 def best_candidate(config: TrainConfig, metrics: Mapping[Candidate, Mapping[str, float]]) -> Candidate | None:
@@ -166,7 +193,7 @@ def _write(recognizer: Recognizer, best: Path, folder: Path, chosen: Candidate) 
     recognizer.model.to("cpu").save_pretrained(folder)
     if not (best / ADAPTER).is_dir():
         return
-    if chosen.of == BEST:
+    if chosen.of == BEST_CHECKPOINT:
         scale_adapter(best / ADAPTER, folder / ADAPTER, chosen.share, recognizer.model.state_dict())
     else:
         # The average of merged adapters has a higher rank than each of them.

@@ -101,7 +101,11 @@ def build(
         regularizer=recognizer.regularizer,
     )
     ranking = config.checkpoint.score_attribute
-    scores = [ranked_score(line, ranking) for line in earlier if line.get(ranking) is not None]
+    # A checkpoint without a score is scored again when training begins.
+    counted_to = first_step if start is not None and start.checkpoint.metrics else first_step - 1
+    scores = [
+        ranked_score(line, ranking) for line in earlier if line.get(ranking) is not None and line["step"] <= counted_to
+    ]
     patience = Patience(config.training.patience, config.checkpoint.checkpoint_score_order, scores)
     early_stop = EarlyStop(session, patience, ranking)
     stop = LastStep(session, first_step)
@@ -165,7 +169,12 @@ def train(loop: Loop) -> str | None:
     if loop.start is not None:
         _score_start(loop, loop.start)
     _show_base(loop)
-    if loop.first_step < loop.last_step and not loop.early_stop.patience.is_exhausted:
+    is_exhausted = loop.early_stop.patience.is_exhausted
+    if loop.first_step < loop.last_step and is_exhausted:
+        loop.context.session.show_from_main(
+            f"train: ended early at step {loop.first_step}; to train on, raise training.patience, or set it to null"
+        )
+    if loop.first_step < loop.last_step and not is_exhausted:
         if loop.context.config.training.torch_compile:
             # Imported here, since it imports torch's compiler.
             from trainers.training.trainer.compiling import compile_model  # noqa: PLC0415

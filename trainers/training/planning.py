@@ -143,6 +143,11 @@ def context_of(config: TrainConfig, model_context_s: float) -> float:
     return min(float(config.model.max_context_s or model_context_s), model_context_s)
 
 
+def at_own_context(config: TrainConfig) -> TrainConfig:
+    """Returns a config whose model has its own context, as sets of evaluate.also are scored."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"max_context_s": None})})
+
+
 def bounds_of(config: TrainConfig, limits: Limits) -> Bounds:
     """Returns the bounds of clips and labels for a config's model."""
     fastest = config.augment.fastest

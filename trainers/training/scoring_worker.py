@@ -13,6 +13,7 @@ from trainers.distributed.session import Session
 from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
 from trainers.models.families import decoded_by, family_of, model_config_for_scoring
+from trainers.models.labels import languages_in
 from trainers.models.recognizer import Recognizer, Search
 from trainers.models.sources.damaged_files import refuse_damaged_description
 from trainers.models.sources.opened_model import open_once_a_node, pin_sources, with_model
@@ -29,7 +30,14 @@ from trainers.scoring.tuning import tune
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
 from trainers.training.callbacks import VALIDATION
-from trainers.training.planning import cache_bytes, cut_references, has_full_context, scored_clips, scoring_options
+from trainers.training.planning import (
+    at_own_context,
+    cache_bytes,
+    cut_references,
+    has_full_context,
+    scored_clips,
+    scoring_options,
+)
 from trainers.training.tasks import ScoreTask
 
 LOADING = Stage("model", "loading")
@@ -140,14 +148,22 @@ def score_split(
     search: Search | None,
     nbest: int | None = None,
 ) -> dict[str, Any]:
-    """Scores a split and writes its two files; scores a bucketed model at its full context, too."""
+    """Scores a split and writes its two files; scores a bucketed model at its full context, too.
+
+    Sets of evaluate.also are scored at the model's own context only, in their language if all of their clips have one.
+    """
+    language = config.model.language
+    if split in config.evaluate.also:
+        config = at_own_context(config)
+        languages = {*languages_in(prepared.index).to_pylist()}
+        language = languages.pop() or language if len(languages) == 1 else language
     clips = scored_clips(config, prepared, recognizer, split)
     limits = recognizer.limits
     cut = cut_references(config, limits, clips.labels.lengths[clips.rows])
     if cut is not None:
         session.show_from_main(f"warning: {split}: {cut}")
     references = prepared.index.take(clips.rows)["text"].to_pylist()
-    marks = hidden_marks(normalizer_named(config.data.normalizer_name), references, config.model.language)
+    marks = hidden_marks(normalizer_named(config.data.normalizer_name), references, language)
     if marks is not None:
         session.show_from_main(f"warning: {split}: {marks} (--set data.normalizer=basic)")
     metrics = RecipeMetrics(config.scoring.metrics)
@@ -156,12 +172,12 @@ def score_split(
     result = scorer.score(options, what=f"score {split}")
     show_rates(result, split, session)
     # The language, which determines the metric that ranks, since results of `evaluate` have no config next to them.
-    totals: dict[str, Any] = {"split": split, "language": config.model.language, **result.to_json_dict()}
+    totals: dict[str, Any] = {"split": split, "language": language, **result.to_json_dict()}
     if search is not None and search.chosen_on == prepared.key:
         totals["decoding"]["weights_chosen_on_this_set"] = True
     if session.is_main_process:
         if (full := result.full_context) is not None:
-            of_full = {"split": split, "language": config.model.language, **full.to_json_dict()}
+            of_full = {"split": split, "language": language, **full.to_json_dict()}
             folder.write_evaluation(at_full_context(split), of_full, (item.to_json_dict() for item in full.utterances))
         # The totals show that all is written.
         folder.write_evaluation(split, totals, (item.to_json_dict() for item in result.utterances))

@@ -44,6 +44,7 @@ class TrainTask:
         processor: Folder, in the run folder, of a new model's description; None to use a pretrained model's own.
         weights: The checkpoint with the initial weights of the run; None to use the model's own.
         managed_by_service: True if a service counts the attempts, see `staging.Staging.wait_for_earlier_groups`.
+        has_base: True if the run begins with the weights of a complete recognizer, which can be scored.
         sources: The pinned sources of the model, by field; empty for new weights.
     """
 
@@ -55,6 +56,7 @@ class TrainTask:
     weights: str | None
     lengths: Sequence[Length]
     managed_by_service: bool
+    has_base: bool
     sources: Mapping[str, SourcePin] = field(default_factory=dict)
 
 

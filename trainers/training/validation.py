@@ -1,12 +1,11 @@
 """Scores the validation set during training, and decides whether the checkpoint of that step may be the best."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
 from trainers.models.recognizer import Recognizer
 from trainers.scoring.recipe_metrics import RecipeMetrics
-from trainers.scoring.scorer import Scorer, ScoringOptions, show_rates
+from trainers.scoring.scorer import CutShort, Scorer, ScoringOptions, never, show_rates
 from trainers.training.callbacks import VALIDATION, KeepCheckpoints, ProgressReport, validation_metrics
 from trainers.training.gate import Gate
 from trainers.training.planning import cache_bytes, scored_clips, validation_options
@@ -15,7 +14,7 @@ from trainers.training.worker_context import WorkerContext
 
 @dataclass(frozen=True)
 class Validation:
-    """The validation of one recognizer, whose scores get to its checkpoints, to the engine and to the gauges."""
+    """Scores one recognizer on the validation set; passes the scores to checkpoints, the engine and the gauges."""
 
     context: WorkerContext
     recognizer: Recognizer
@@ -41,12 +40,12 @@ class Validation:
         options = validation_options(config, recognizer.limits)
         return cls(context, recognizer, scorer, options, gate, progress, keeper)
 
-    def score(self, step: int, cut_short: Callable[[], bool] = lambda: False) -> dict[str, float]:
+    def score(self, step: int, cut_short: CutShort = never) -> dict[str, float]:
         """Returns the metrics after a step; raises as `Scorer.score`. All ranks call this together."""
         session = self.context.session
         self.progress.scoring()
         result = self.scorer.score(self.options, f"score {VALIDATION}", cut_short=cut_short)
-        result = self.gate.judged(result, self.recognizer, f"the checkpoint of step {step}")
+        result = self.gate.judged(result, self.recognizer, f"the checkpoint of step {step}", cut_short)
         self.keeper.scored(step, result)
         metrics = validation_metrics(result)
         session.report({"step": step, **metrics})

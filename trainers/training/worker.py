@@ -2,7 +2,7 @@
 
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +31,11 @@ from trainers.scoring.comparison.systems import System
 from trainers.scoring.comparison.verdict import Verdict
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.report.live_page import LivePage
-from trainers.scoring.report.model_card import Measured, beyond, model_card
+from trainers.scoring.report.model_card import BEST_CHECKPOINT, Measured, beyond, model_card
 from trainers.scoring.sounds import SOUNDS
 from trainers.storage.json_files import to_json
 from trainers.training.arguments import check_trackers, silence_libraries
-from trainers.training.base_scores import score_base
+from trainers.training.base_scores import conditions_of_scores, score_base, weights_identity
 from trainers.training.callbacks import VALIDATION
 from trainers.training.gate import Gate
 from trainers.training.initial_model import load_model
@@ -49,7 +49,9 @@ from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_t
 from trainers.training.trackers.tracker_feed import TrackedRun, TrackerFiles, Trackers
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
-NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl"}
+_SPLITS = (VALIDATION, layout.at_full_context(VALIDATION))
+_VALIDATIONS = {f"{split}{end}" for split in _SPLITS for end in (".json", ".jsonl")}
+NOT_EXPORTED = TRAINING_STATE | _VALIDATIONS
 
 
 def run_on_rank(task: TrainTask | ScoreTask, session: Session) -> None:
@@ -79,6 +81,7 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
         weights = begin_from(context) if start is None else None
         if start is None:
             score_base(context, weights)
+            _free_memory()
         with sharding_process(config.strategy, on_gpu=config.scaling.use_gpu), session.stoppable():
             stopped = _train(context, start, weights, watch)
             if stopped is not None:
@@ -87,12 +90,16 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
                     raise RegroupError(f"{reason}; {stopped}")
                 again = same_command(str(config.run.name))
                 raise StoppedError(f"{stopped}; {again}, or `rayscribe resume`, continues")
-        # Frees model, gradients and optimizer of the training, which are in reference cycles.
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        _free_memory()
         with context.writer.writing_outputs():
-            finish(context)
+            finish(context, weights)
+
+
+def _free_memory() -> None:
+    """Frees models, gradients and optimizers that are no longer used, which are in reference cycles."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _train(
@@ -120,7 +127,7 @@ def _worker_context(task: TrainTask, session: Session) -> Iterator[WorkerContext
             LivePage(writer.folder, session.show_from_main) as page,
         ):
             yield WorkerContext(task, session, staging, writer, status, trackers, page)
-    except (DivergedError, FencedError, StoppedError, RegroupError):
+    except (DivergedError, FencedError, RefusedError, RegroupError, StoppedError):
         if session.local_rank == 0:
             staging.remove()
         raise
@@ -173,8 +180,11 @@ def begin_from(context: WorkerContext) -> ResumePoint | None:
     return ResumePoint(checkpoint, merge_once_a_node(local, context.session))
 
 
-def finish(context: WorkerContext) -> None:
-    """Scores the best checkpoint on the test split and exports it into this group's folder. Every rank calls this."""
+def finish(context: WorkerContext, weights: ResumePoint | None = None) -> None:
+    """Scores the best checkpoint on the test split and exports it into this group's folder. Every rank calls this.
+
+    `weights` are the initial weights, if this group has fetched them.
+    """
     context.status.update(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
     context.session.show_from_main(Stage("test", "scoring the best checkpoint"))
     outputs = context.folder.sub(context.writer.group.outputs)
@@ -187,21 +197,32 @@ def finish(context: WorkerContext) -> None:
             f"{context.folder.url}: training ended without a checkpoint; this is a bug, please report it"
         )
     best, local = found[0], merge_once_a_node(found[1], context.session)
-    chosen = _choose_weights(context, local)
+    chosen = _choose_weights(context, local, weights)
     if chosen is not None:
         best, local = replace(best, metrics={**chosen.metrics}), chosen.folder
     test = _score(context, outputs, local)
     context.session.show_from_main(Stage("export", "writing the model and its scores"))
-    further = {"weights": chosen.to_json_dict() if chosen is not None else None}
-    context.session.broadcast(lambda: _deliver(context, outputs, best, local, test, further), "exporting the model")
+    conditions = conditions_of_scores(context)
+    context.session.broadcast(
+        lambda: _deliver(context, outputs, best, local, test, conditions, chosen), "exporting the model"
+    )
 
 
-def _choose_weights(context: WorkerContext, best: Path) -> ChosenWeights | None:
+def _choose_weights(context: WorkerContext, best: Path, weights: ResumePoint | None) -> ChosenWeights | None:
     """Chooses the exported weights among those of the config; returns None if it asks for the best checkpoint only."""
-    part = context.config.checkpoint
-    if not part.interpolate and part.average is None:
+    part, gate = context.config.checkpoint, Gate.of(context)
+    shares: Sequence[float] = part.interpolate
+    if shares:
+        weights = weights or begin_from(context)
+        if gate.base is not None and gate.base.weights != weights_identity(context, weights):
+            context.session.show_from_main(
+                "warning: the weights that the run began with have changed since, so that the best checkpoint is not "
+                "interpolated with them (checkpoint.interpolate)"
+            )
+            shares = ()
+    if not shares and part.average is None:
         return None
-    return choose_weights(context, begin_from(context), best, Gate.of(context))
+    return choose_weights(context, weights, best, shares, gate)
 
 
 def _raise_refused(context: WorkerContext) -> None:
@@ -220,7 +241,7 @@ def _raise_refused(context: WorkerContext) -> None:
 def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
     """Returns the totals of the test split; without one, only chooses the setting of a search, and returns None."""
     config, sets = context.config, context.task.sets
-    others = [name for name in sets if name not in ("train", VALIDATION, "test")]
+    others = _others(context)
     if "test" not in sets and not config.decode.settings and not others and config.evaluate.guard is None:
         return None
     # Opened in the same dtype as by `evaluate` with the same recipe.
@@ -243,25 +264,24 @@ def _deliver(
     best: Checkpoint,
     local: Path,
     test: dict[str, Any] | None,
-    further: dict[str, Any],
+    conditions: Mapping[str, str],
+    chosen: ChosenWeights | None,
 ) -> None:
     """Completes the outputs, adds them to the journal, and publishes them; main process only."""
-    for name in (f"{VALIDATION}.json", f"{VALIDATION}.jsonl"):
-        outputs.storage.upload_file(local / name, f"{layout.EVALUATION}/{name}")
+    for path in local.glob(f"{VALIDATION}*.json*"):
+        outputs.storage.upload_file(path, f"{layout.EVALUATION}/{path.name}")
     _copy_base(context, outputs)
     left_out = context.folder.storage.read_bytes(f"{layout.ATTEMPTS}/{context.task.attempt}/{layout.QUARANTINE}")
     measured = Measured.of(outputs, context.task.sets, [json.loads(line) for line in left_out.splitlines()])
     options = context.config.run.storage_options
+    verdicts, exported = _judge_all(context, outputs, conditions), str(chosen.candidate) if chosen else BEST_CHECKPOINT
     origins = [origin_of(pin, options) for pin in context.task.sources.values() if pin.has_weights]
-    export_model(outputs, local, model_card(context.config, family_of_folder(local), best, measured, origins))
-    base = context.writer.check().base
-    others = [name for name in context.task.sets if name not in ("train", VALIDATION, "test")]
-    guards = {name: outputs.read_json(f"{layout.EVALUATION}/{name}.json") for name in (*others, *SOUNDS)}
-    compared = ("test" if "test" in context.task.sets else VALIDATION, *others)
-    verdicts = {name: _judge(context, outputs, base, name) for name in compared} if base is not None else {}
-    result = _result(context.task, best, test, base, verdicts.pop(compared[0], None)) | further
+    family = family_of_folder(local)
+    export_model(outputs, local, model_card(context.config, family, best, measured, origins, exported, verdicts))
+    result = _result(context.task, best, test, context.writer.check().base, verdicts)
+    result["weights"] = chosen.to_json_dict() if chosen is not None else None
+    guards = {name: outputs.read_json(f"{layout.EVALUATION}/{name}.json") for name in (*_others(context), *SOUNDS)}
     result["guards"] = {name: totals for name, totals in guards.items() if totals is not None}
-    result["verdicts"] = {name: each.to_json_dict() for name, each in verdicts.items() if each is not None}
     _enter_result(context.writer, outputs, result)
     publish(context.folder, context.writer.journal)
     if test is not None:
@@ -296,10 +316,27 @@ def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any
     writer.append(lambda state: {**entry, "files": files, "result": result})
 
 
+def _others(context: WorkerContext) -> list[str]:
+    """Returns the names of the sets of evaluate.also."""
+    return [name for name in context.task.sets if name not in ("train", VALIDATION, "test")]
+
+
+def _judge_all(context: WorkerContext, outputs: RunFolder, conditions: Mapping[str, str]) -> dict[str, Verdict]:
+    """Returns the verdict on the test set or, without one, on the validation set, and on each set of evaluate.also.
+
+    Scores that were made under other conditions, such as of a test set that has changed since, are not compared.
+    """
+    base = context.writer.check().base
+    if base is None:
+        return {}
+    compared = ("test" if "test" in context.task.sets else VALIDATION, *_others(context))
+    alike = [name for name in compared if base.conditions.get(name) == conditions[name]]
+    found = {name: _judge(context, outputs, base, name) for name in alike}
+    return {name: verdict for name, verdict in found.items() if verdict is not None}
+
+
 def _judge(context: WorkerContext, outputs: RunFolder, base: Base, split: str) -> Verdict | None:
-    """Compares the model with the weights that the run began with; returns None if they were not scored alike."""
-    if split not in base.scores:
-        return None
+    """Compares the model with the weights that the run began with; returns None if it lacks a score at full context."""
     if beyond(context.config.model, base.scores[split]) is not None:
         split = layout.at_full_context(split)
     if not outputs.storage.exists(f"{layout.EVALUATION}/{split}.json"):
@@ -309,7 +346,7 @@ def _judge(context: WorkerContext, outputs: RunFolder, base: Base, split: str) -
 
 
 def _result(
-    task: TrainTask, best: Checkpoint, test: dict[str, Any] | None, base: Base | None, verdict: Verdict | None
+    task: TrainTask, best: Checkpoint, test: dict[str, Any] | None, base: Base | None, verdicts: Mapping[str, Verdict]
 ) -> dict[str, Any]:
     return {
         "best_checkpoint": best.name,
@@ -318,7 +355,7 @@ def _result(
         **normalizer_named(task.config.data.normalizer_name).to_json_dict(),
         "test": test,
         "base": base.scores if base is not None else None,
-        "verdict": verdict.to_json_dict() if verdict is not None else None,
+        "verdicts": {name: verdict.to_json_dict() for name, verdict in verdicts.items()},
         "test_data": task.sets["test"].key if "test" in task.sets else None,
         "decode": task.config.decode.model_dump(mode="json"),
         "max_steps": task.config.training.max_steps,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 AllowWorse = Annotated[
     bool,
-    typer.Option("--allow-worse", help="Also if the training made the model worse, which exits with 17 otherwise."),
+    typer.Option("--allow-worse", help="Continue even if the training made the model worse; exits with 17 otherwise."),
 ]
 
 

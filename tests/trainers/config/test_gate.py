@@ -11,7 +11,7 @@ from trainers.config.parts.gate import Condition
         ("> base + 1.0", 11.0, None),
         ("> base + 1.0", 11.1, "validation.wer is 11.10, more than 11.00 (base 10.00 +1.00)"),
         ("> base", 10.0, None),
-        ("> base", 10.5, "validation.wer is 10.50, more than 10.00 (base 10.00 +0.00)"),
+        ("> base", 10.5, "validation.wer is 10.50, more than 10.00 (base 10.00)"),
         (">base-2", 8.5, "validation.wer is 8.50, more than 8.00 (base 10.00 -2.00)"),
         ("> 30", 30.0, None),
         ("> 30", 30.01, "validation.wer is 30.01, more than 30.00"),

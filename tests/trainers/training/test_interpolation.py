@@ -1,12 +1,15 @@
 """Interpolated weights are exact at both ends, and the share with the best score is chosen."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.trainers.synthetic import config
-from trainers.training.interpolation import BEST, Candidate, best_candidate, set_weights
+from trainers.scoring.report.model_card import BEST_CHECKPOINT
+from trainers.training.interpolation import Candidate, best_candidate, set_weights
 
 
 class Holder:
@@ -16,22 +19,27 @@ class Holder:
         self.model = torch.nn.BatchNorm1d(1000)
 
 
+def stored(path: Path, **weights: torch.Tensor) -> Path:
+    save_file(weights, path)
+    return path
+
+
 @pytest.mark.parametrize(("share", "end"), [(0.0, 0), (1.0, 1)])
-def test_the_ends_are_the_weights_themselves(share: float, end: int) -> None:
+def test_the_ends_are_the_weights_themselves(tmp_path: Path, share: float, end: int) -> None:
     holder: Any = Holder()
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(1000, generator=generator) * scale for scale in (1e-3, 1e3)]
-    base, tuned = (
-        {"weight": weight, "num_batches_tracked": torch.tensor(3 + 4 * at)} for at, weight in enumerate(drawn)
-    )
+    base = stored(tmp_path / "base", weight=drawn[0], num_batches_tracked=torch.tensor(3))
+    tuned = stored(tmp_path / "tuned", weight=drawn[1], num_batches_tracked=torch.tensor(7))
     set_weights(holder, base, tuned, share)
     assert torch.equal(holder.model.weight, drawn[end])
     assert holder.model.num_batches_tracked == 7
 
 
-def test_a_share_between_is_a_weighted_mean() -> None:
+def test_a_share_between_is_a_weighted_mean(tmp_path: Path) -> None:
     holder: Any = Holder()
-    set_weights(holder, {"weight": torch.zeros(1000)}, {"weight": torch.full((1000,), 2.0)}, 0.25)
+    base = stored(tmp_path / "base", weight=torch.zeros(1000))
+    set_weights(holder, base, stored(tmp_path / "tuned", weight=torch.full((1000,), 2.0)), 0.25)
     assert torch.equal(holder.model.weight, torch.full((1000,), 0.5))
 
 
@@ -52,8 +60,8 @@ def test_the_best_share_that_passes_the_gate_is_chosen(
     wers: dict[float, float], refused: set[float], share: float | None
 ) -> None:
     metrics = {
-        Candidate(BEST, each): {"eval_wer": wer} | ({"eval_refused": 1.0} if each in refused else {})
+        Candidate(BEST_CHECKPOINT, each): {"eval_wer": wer} | ({"eval_refused": 1.0} if each in refused else {})
         for each, wer in wers.items()
     }
-    expected = Candidate(BEST, share) if share is not None else None
+    expected = Candidate(BEST_CHECKPOINT, share) if share is not None else None
     assert best_candidate(config(RANKED), metrics) == expected

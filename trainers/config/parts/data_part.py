@@ -222,7 +222,7 @@ class DataPart(Part):
     empty_text: Literal["leave_out", "train"] = Field(
         "leave_out",
         description="Training clips without a text. leave_out: they are left out, and counted. train: the model learns "
-        "to write nothing for them, for example for recordings of noise; they are counted apart.",
+        "to write nothing for them, for example for recordings of noise.",
     )
     max_bad_fraction: float = Field(
         0.05, ge=0, le=1, description="Stop if more than this fraction of a manifest's recordings cannot be decoded."

@@ -16,32 +16,32 @@ class EvaluatePart(Part):
 
     base: bool = Field(
         True,
-        description="Score the weights that the run begins with on the validation and test sets before the first step. "
-        "Runs in one run.storage_path with the same weights, data and decoding share these scores. No effect on new "
-        "weights.",
+        description="Score the weights that the run begins with, before the first step, on every set that its model is "
+        "scored on. Runs with the same run.storage_path, weights, data and decoding share these scores. A run with new "
+        "weights has none.",
     )
     also: dict[SetName, RowsLocation] = Field(
         {},
-        description="Manifests of other speech, by a name for each: `{librispeech: other/librispeech.csv}`. They are "
-        "scored before the training and after it, as the test set is, so that the result tells what the training cost "
-        "elsewhere: in other domains, other languages, longer recordings.",
+        description="Manifests of other speech, such as other domains or languages, by a name for each: `{librispeech: "
+        "other/librispeech.csv}`. They have the recipe's columns, and are scored before and after the training, at the "
+        "model's own context, to show what the training cost elsewhere.",
     )
     require_better: bool = Field(
         False,
-        description="Fail a run, with exit code 17, whose model is not better than the weights that it begins with: by "
-        "the matched-pairs test, on the test set or, without one, on the validation set.",
+        description="Fail the run (exit code 17) unless its model is significantly better than the weights that it "
+        "began with, by the matched-pairs test. Uses the test set, or the validation set if there is none.",
     )
     guard: Literal["default"] | None = Field(
         None,
-        description="default: also count the words that the model writes for two sets of sounds without speech, "
-        "silence and noise (with synthetic music), before the training and after it. Takes as long as scoring 17 "
-        "minutes of speech. null: no such sets.",
+        description="default: count the words that the model writes for sounds without speech, before and after the "
+        "training, in two sets: silence, and noise with synthetic music. This takes as long as scoring 17 minutes of "
+        "speech. null: no such sets.",
     )
 
     @field_validator("also")
     @classmethod
     def _own_names(cls, also: dict[str, str]) -> dict[str, str]:
         for name in also:
-            if name in BUILT_IN_SETS or name.endswith(FULL_CONTEXT):
+            if name in BUILT_IN_SETS or f"_{name}".endswith(FULL_CONTEXT):
                 raise ValueError(f"{name} is the name of other scores: give the set another name")
         return also

@@ -65,5 +65,6 @@ class Condition:
         limit = self.limit + (base[self.metric] if self.of_base else 0)
         if rate is None or rate <= limit:
             return None
-        of_base = f" (base {base[self.metric]:.2f} {self.limit:+.2f})" if self.of_base else ""
+        offset = f" {self.limit:+.2f}" if self.limit else ""
+        of_base = f" (base {base[self.metric]:.2f}{offset})" if self.of_base else ""
         return f"{self.set}.{self.rate} is {rate:.2f}, more than {limit:.2f}{of_base}"

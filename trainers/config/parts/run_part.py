@@ -1,6 +1,7 @@
 """The config's run part: name, storage and failures; its checkpoint part; and its hub part. See `schema`."""
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator
@@ -148,17 +149,18 @@ class CheckpointPart(Part):
 
     refuse_if: dict[str, str] = Field(
         default_factory=dict,
-        description="Conditions under which a checkpoint is never the best: `{validation.wer: '> base + 1.0', "
-        "silence.words_per_minute: '> base + 2'}`. `base` is the rate of the weights that the run begins with (see "
-        "evaluate). Rates: wer, cer, ser of validation; words_per_minute, characters_per_minute of the guards silence "
-        "and noise, which are then scored at each validation. A run whose checkpoints are all refused fails.",
+        description="Conditions under which a checkpoint cannot be the best: `{validation.wer: '> base + 1.0', "
+        "silence.words_per_minute: '> base + 2'}`. `base` is the rate of the weights that the run begins with. Rates: "
+        "wer, cer and ser of validation and of sets of evaluate.also; words_per_minute and characters_per_minute of "
+        "silence and noise (evaluate.guard). These sets are scored at each validation. If all checkpoints are refused, "
+        "the run fails (exit code 17).",
     )
 
     interpolate: list[Share] = Field(
         [],
-        description="Shares of the best checkpoint in the weights, such as [0.3, 0.5, 0.7, 1.0]; the rest is of "
-        "the weights that the run begins with (WiSE-FT). Each is scored on the validation set at the end, and the best "
-        "becomes the run's model. []: the best checkpoint.",
+        description="Weights of the best checkpoint, such as [0.3, 0.5, 0.7], when it is averaged with the weights "
+        "that the run began with (WiSE-FT). At the end, each average and the best checkpoint itself are scored on the "
+        "validation set, and the best becomes the run's model. []: the best checkpoint.",
     )
 
     average: int | None = Field(
@@ -168,6 +170,11 @@ class CheckpointPart(Part):
         description="Also score the average of the weights of this many kept checkpoints, those with the best scores; "
         "it becomes the run's model if it is better than the best checkpoint. null: no average.",
     )
+
+    @rule
+    def _average_fits(self) -> Iterator[str]:
+        if self.average is not None and self.num_to_keep is not None and self.average > self.num_to_keep:
+            yield f"average is {self.average}, but num_to_keep is {self.num_to_keep}: keep at least as many checkpoints"
 
     @field_validator("refuse_if")
     @classmethod

@@ -9,7 +9,7 @@ from trainers.config.parts.part import Part, refuse_url
 from trainers.metrics.known_metrics import known_metrics
 
 # Names that metrics.jsonl and the Trainer already use after `eval_`.
-RESERVED = ("loss", "runtime", "samples_per_second", "steps_per_second")
+RESERVED = ("loss", "runtime", "samples_per_second", "steps_per_second", "refused")
 RESERVED_PREFIX = "full_context"
 SOURCES = (
     "module:Class of an evaluate.Metric that driver and workers can import, or the absolute path of a metric's script "

@@ -28,12 +28,14 @@ from trainers.run_folder.hub_push import PLACE
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import BASE, EVALUATION, RunFolder
 from trainers.scoring.comparison.systems import rows_of
+from trainers.scoring.comparison.verdict import Verdict
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.ranking import greedy_score
 from trainers.scoring.report.score_section import rate_of
 
 TASK = "automatic-speech-recognition"
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
+BEST_CHECKPOINT = "the best checkpoint"
 # The Hub refuses a card whose language is not an ISO 639 code, or whose base model or data set has no Hub id.
 _CODE, _HUB_ID = re.compile(r"[a-z]{2,3}"), re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _COUNTS = {"words": "word", "insertions": "insertion", "deletions": "deletion", "substitutions": "substitution"}
@@ -95,14 +97,20 @@ def model_card(
     checkpoint: Checkpoint,
     measured: Measured,
     origins: Sequence[Origin] = (),
+    exported: str = BEST_CHECKPOINT,
+    verdicts: Mapping[str, Verdict] | None = None,
 ) -> str:
-    """Renders the model card of a checkpoint; `origins` describe the initial weights."""
+    """Renders the model card of a checkpoint.
+
+    `origins` describe the initial weights, and `exported` the model's; `verdicts` compare both, by name of the set.
+    """
     origin = " and ".join(each.name for each in origins) or "new weights"
     trained = f", adapt.method {config.adapt.method}" if config.adapt.method != "full" else ""
-    notes = "\n\n".join(_notes(config, measured))
+    judged = [f"Compared with the initial weights on {name}: {each}." for name, each in (verdicts or {}).items()]
+    notes = "\n\n".join([*_notes(config, measured), *judged])
     return (
         f"---\n{_metadata(config, family, measured, origins).to_yaml()}\n---\n\n# {config.run.name}\n\n"
-        f"Trained from {origin} with Rayscribe{trained}, {counted(checkpoint.step, 'step')}; the best checkpoint by "
+        f"Trained from {origin} with Rayscribe{trained}, {counted(checkpoint.step, 'step')}; {exported}, chosen by "
         f"{config.checkpoint.score_attribute} on the validation set.\n\n"
         f"## Scores\n\n{_scores(config, checkpoint, measured)}\n\n"
         f"{notes}\n\n{_data(measured)}{_USE}\n"

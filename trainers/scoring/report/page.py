@@ -161,7 +161,8 @@ def _attempts(
 def _scores(record: RunRecord, sets: Sequence[ClipSet]) -> list[ScoreSection]:
     """Returns the scores of the run's result or, during training, the validation score of its newest checkpoint."""
     if (finished := record.state.finished) is not None:
-        best = str(finished.result.get("best_checkpoint") or "the result")
+        chosen = (finished.result.get("weights") or {}).get("name")
+        best = str(chosen or finished.result.get("best_checkpoint") or "the result")
         folder = f"{finished.outputs}/{layout.EVALUATION}"
         return [found for split in ("test", VALIDATION) if (found := _score(record, sets, folder, split, best))]
     of_checkpoints = (
