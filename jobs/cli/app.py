@@ -41,6 +41,7 @@ for command, name, panel in (
     (model_commands.report, "report", LOCAL),
     (model_commands.export, "export", LOCAL),
     (model_commands.push, "push", LOCAL),
+    (model_commands.average, "average", LOCAL),
     (launch_command.launch, "launch", JOBS),
     (import_command.import_command, "import-command", LOCAL),
     (submit.preflight, "preflight", JOBS),

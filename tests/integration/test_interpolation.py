@@ -8,8 +8,10 @@ from safetensors.torch import load_file
 from torch import allclose, equal, lerp
 from transformers import WhisperForConditionalGeneration
 
+from jobs.cli.app import main
 from tests.integration.test_base_scores import pretrained, tuning
 from tests.integration.test_second_starts import run_folder
+from trainers.models.families import family_of_folder
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
@@ -63,3 +65,20 @@ def test_the_average_of_checkpoints_is_scored_next_to_the_best(tones: Path, tmp_
     if stored["weights"]["of"] != "the best checkpoint":
         for name, weight in load_file(folder / "model/model.safetensors").items():
             assert equal(weight, ((kept[0][name].double() + kept[1][name].double()) / 2).float()), name
+    _check_averages_by_hand(folder, pretrained, tmp_path)
+
+
+def _check_averages_by_hand(folder: Path, pretrained: Path, tmp_path: Path) -> None:
+    """`rayscribe average` averages the checkpoints of a run, and a run with the weights that it began with."""
+    assert main(["average", str(folder), "--output", str(tmp_path / "of_checkpoints")]) == 0
+    kept = [load_file(path) for path in (folder / "checkpoints").glob("checkpoint-*/model.safetensors")]
+    for name, weight in load_file(tmp_path / "of_checkpoints/model.safetensors").items():
+        assert equal(weight, ((kept[0][name].double() + kept[1][name].double()) / 2).float()), name
+    line = ["average", str(pretrained), str(folder), "--shares", "0.25,0.75", "--output", str(tmp_path / "of_both")]
+    assert main(line) == 0
+    base, tuned = load_file(pretrained / "model.safetensors"), load_file(folder / "model/model.safetensors")
+    for name, weight in load_file(tmp_path / "of_both/model.safetensors").items():
+        assert equal(weight, (base[name].double() * 0.25 + tuned[name].double() * 0.75).float()), name
+    recipe = json.loads((tmp_path / "of_both/average.json").read_text())
+    assert [*recipe["models"].values()] == [0.25, 0.75]
+    assert family_of_folder(tmp_path / "of_both").open_exported(tmp_path / "of_both").processor is not None

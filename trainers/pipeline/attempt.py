@@ -301,6 +301,7 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
         managed_by_service=plan.request.is_managed,
         has_base=_has_base(plan.opened, continuation),
         sources=plan.opened.model.pins,
+        new_speakers=plan.data.new_speakers() if config.evaluate.guard is not None else frozenset(),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainers.config.locations import cache_url_of, storage_path_of, variables_in
 from trainers.config.parts.decode_part import DecodePart
-from trainers.config.parts.gate import SOUND_SETS
+from trainers.config.parts.gate import NEW_SPEAKERS, SOUND_SETS
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import EVALUATIONS
 from trainers.config.schema import TrainConfig
@@ -85,16 +85,17 @@ class RunResult:
             base = self.base.get(self.split, {}).get("full_context")
             full_context = f" · at {full['context_s']:g} s: {rates_of(full, language, base)}"
         verdict = [str(self.verdict)] if self.verdict is not None else []
-        return " · ".join((f"{line}{full_context}", *verdict, *map(self._of_guard, self.guards), self.folder))
+        guards = [*self.guards, *(name for name in (NEW_SPEAKERS,) if name in self.verdicts)]
+        return " · ".join((f"{line}{full_context}", *verdict, *map(self._of_guard, guards), self.folder))
 
     def _of_guard(self, name: str) -> str:
         """Returns `silence: 0.0 → 1.5 words/min`, or `librispeech: WER 11.3% → 13.9% (worse)`."""
+        if (verdict := self.verdicts.get(name)) is not None:
+            rates = f"{verdict.base:.1f}% → {verdict.tuned:.1f}%"
+            return f"{name}: {verdict.metric.upper()} {rates} ({verdict.judgment})"
         if name not in SOUND_SETS:
-            own, base = self.guards[name], self.base.get(name, {})
-            judged = f" ({self.verdicts[name].judgment})" if name in self.verdicts else ""
-            rates = ranking_rate(own.get("language"))
-            before = f"{base[rates]:.1f}% → " if base.get(rates) is not None else ""
-            return f"{name}: {rates.upper()} {before}{own[rates]:.1f}%{judged}"
+            rate = ranking_rate(self.guards[name].get("language"))
+            return f"{name}: {rate.upper()} {self.guards[name][rate]:.1f}%"
         before = f"{self.base[name]['words_per_minute']:.1f} → " if name in self.base else ""
         return f"{name}: {before}{self.guards[name]['words_per_minute']:.1f} words/min"
 

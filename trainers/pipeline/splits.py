@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.gate import VALIDATION
 from trainers.config.parts.part import AUGMENT_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
@@ -134,6 +135,23 @@ class OpenedData:
                 number = counted(len(changed), "recording", "has", "have")
                 lines.append(f"\n{source.split}: {number} changed since: {shown}")
         return "".join(lines)
+
+    def new_speakers(self) -> frozenset[str]:
+        """Returns the ids of validation clips whose speakers the training set lacks.
+
+        Empty if a training clip has no speaker, since it may be any.
+        """
+        speakers = {source.split: source.table["speaker"].to_pylist() for source in self.sources}
+        heard = {*speakers["train"]}
+        if None in heard:
+            return frozenset()
+        return frozenset(
+            id
+            for source in self.sources
+            if source.split == VALIDATION
+            for id, speaker in zip(source.table["id"].to_pylist(), speakers[VALIDATION], strict=True)
+            if speaker is not None and speaker not in heard
+        )
 
     def slices(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yields the values of scored clips in `data.slice_columns`; warns about columns without values in a split."""

@@ -383,16 +383,23 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
 }
 
 
-def refuse_worse(folder: RunFolder) -> None:
-    """Raises RefusedError if the model of a finished run is worse than the weights that the run began with."""
+def how_worse(folder: RunFolder) -> str | None:
+    """Returns that a run's model is worse than the weights that the run began with, and by how much; else None."""
     finish = Journal(folder).read().finished
     verdicts = finish.result.get("verdicts") or {} if finish is not None else {}
     verdict = verdicts.get("test", verdicts.get("validation"))
-    if verdict is not None and verdict["judgment"] == "worse":
+    if verdict is None or verdict["judgment"] != "worse":
+        return None
+    rates = f"{verdict['metric'].upper()} {verdict['base']:.2f}% → {verdict['tuned']:.2f}%"
+    return f"{folder.url}: the training made the model worse ({rates})"
+
+
+def refuse_worse(folder: RunFolder) -> None:
+    """Raises RefusedError if the model of a finished run is worse than the weights that the run began with."""
+    if (problem := how_worse(folder)) is not None:
         raise RefusedError(
-            f"{folder.url}: the training made the model worse ({verdict['metric'].upper()} {verdict['base']:.2f}% → "
-            f"{verdict['tuned']:.2f}%); train again with a lower training.learning_rate or fewer steps, or add "
-            "--allow-worse to use this model"
+            f"{problem}; train again with a lower training.learning_rate or fewer steps, or add --allow-worse to use "
+            "this model"
         )
 
 

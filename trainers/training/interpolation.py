@@ -18,6 +18,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.errors import RefusedError
 from trainers.models.adaptation.lora import ADAPTER, merge_once_a_node, scale_adapter
+from trainers.models.averaging import Weights, weighted_mean
 from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED
@@ -32,8 +33,7 @@ from trainers.training.planning import cache_bytes, scored_clips, validation_opt
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 # Files of weights in a model's folder, which are written anew.
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-Weights = Mapping[str, torch.Tensor]
+WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json")
 
 
 @dataclass(frozen=True)
@@ -149,17 +149,9 @@ def _averages(context: WorkerContext) -> Iterator[tuple[str, Path]]:
 
 
 def _mean(folders: Sequence[Path]) -> Weights:
-    """Returns the mean of the weights of models; integers, such as counters of batch norms, are the first model's."""
-    first, *others = (family_of_folder(each).open_exported(each).model.state_dict() for each in folders)
-    total = {name: weight.double() if weight.is_floating_point() else weight for name, weight in first.items()}
-    for each in others:
-        for name, weight in each.items():
-            if weight.is_floating_point():
-                total[name] += weight
-    return {
-        name: (weight / len(folders)).to(first[name].dtype) if weight.is_floating_point() else weight
-        for name, weight in total.items()
-    }
+    """Returns the mean of the weights of models."""
+    states = (family_of_folder(each).open_exported(each).model.state_dict() for each in folders)
+    return weighted_mean(states, [1 / len(folders)] * len(folders))
 
 
 def set_weights(recognizer: Recognizer, base: Path | None, tuned: Path, share: float) -> None:
@@ -189,7 +181,7 @@ def best_candidate(config: TrainConfig, metrics: Mapping[Candidate, Mapping[str,
 
 
 def _write(recognizer: Recognizer, best: Path, folder: Path, chosen: Candidate) -> None:
-    shutil.copytree(best, folder, ignore=shutil.ignore_patterns(*_WEIGHTS), dirs_exist_ok=True)
+    shutil.copytree(best, folder, ignore=shutil.ignore_patterns(*WEIGHT_FILES), dirs_exist_ok=True)
     recognizer.model.to("cpu").save_pretrained(folder)
     if not (best / ADAPTER).is_dir():
         return

@@ -1,16 +1,18 @@
 """Scores a split on every rank, after training or, for `evaluate`, by itself."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from trainers.config.parts.decode_part import Setting
 from trainers.config.schema import TrainConfig
-from trainers.config.storage_location import is_absolute
+from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
-from trainers.errors import ConfigError, DamagedError
+from trainers.errors import ConfigError, DamagedError, RayscribeError
 from trainers.models.adaptation.lora import merge_folder
 from trainers.models.families import decoded_by, family_of, model_config_for_scoring
 from trainers.models.labels import languages_in
@@ -71,17 +73,34 @@ def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
         opened = open_once_a_node(source, pins, session)
         with opened.named_in_errors():
             return _load(config, str(opened.folder))
-    parent, _, name = model.rpartition("/")
-    with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as folder:
-        storage, local = open_storage(parent, config.run.storage_options), f"{folder}/model"
-        storage.download_folder(name, Path(local))
+    with downloaded_model(model, config.run.storage_options) as folder:
         try:
-            fetch_base(storage, Path(local), trains=False)
-            local = str(merge_folder(Path(local)))
-            refuse_damaged_description(Path(local), local)
-            return _load(config, local)
+            return _load(config, str(folder))
         except (ConfigError, DamagedError) as error:
-            raise type(error)(f"the model {model}: {str(error).replace(local, 'it')}") from error
+            raise _naming(model, folder, error) from error
+
+
+@contextmanager
+def downloaded_model(model: str, storage_options: StorageOptions) -> Iterator[Path]:
+    """Downloads the model of a run, of a checkpoint or in a folder for a block, with its adapter merged, if it has one.
+
+    Raises ConfigError or DamagedError if it is not a model, and StorageError if it cannot be read.
+    """
+    parent, _, name = model.rpartition("/")
+    with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as temporary:
+        storage, local = open_storage(parent, storage_options), Path(temporary) / "model"
+        storage.download_folder(name, local)
+        try:
+            fetch_base(storage, local, trains=False)
+            merged = merge_folder(local)
+            refuse_damaged_description(merged, str(merged))
+        except (ConfigError, DamagedError) as error:
+            raise _naming(model, local, error) from error
+        yield merged
+
+
+def _naming(model: str, folder: Path, error: RayscribeError) -> RayscribeError:
+    return type(error)(f"the model {model}: {str(error).replace(str(folder), 'it')}")
 
 
 def _load(config: TrainConfig, folder: str) -> Recognizer:

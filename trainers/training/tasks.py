@@ -46,6 +46,7 @@ class TrainTask:
         managed_by_service: True if a service counts the attempts, see `staging.Staging.wait_for_earlier_groups`.
         has_base: True if the run begins with the weights of a complete recognizer, which can be scored.
         sources: The pinned sources of the model, by field; empty for new weights.
+        new_speakers: Ids of validation clips whose speakers the training set lacks, if evaluate.guard compares them.
     """
 
     config: TrainConfig
@@ -58,6 +59,7 @@ class TrainTask:
     managed_by_service: bool
     has_base: bool
     sources: Mapping[str, SourcePin] = field(default_factory=dict)
+    new_speakers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import gc
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trainers.config.loader import same_command
+from trainers.config.parts.gate import NEW_SPEAKERS
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
 from trainers.errors import DivergedError, FencedError, RayscribeError, RefusedError, RegroupError, StoppedError
@@ -18,6 +19,7 @@ from trainers.metrics.known_metrics import known_metrics
 from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.models.families import family_of_folder
 from trainers.models.sources.origins import origin_of
+from trainers.models.weight_distance import layer_distances
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import TRAINING_STATE, newest
@@ -38,7 +40,7 @@ from trainers.training.arguments import check_trackers, silence_libraries
 from trainers.training.base_scores import conditions_of_scores, score_base, weights_identity
 from trainers.training.callbacks import VALIDATION
 from trainers.training.gate import Gate
-from trainers.training.initial_model import load_model
+from trainers.training.initial_model import load_model, open_initial
 from trainers.training.interpolation import ChosenWeights, choose_weights
 from trainers.training.loop import Loop, build, train
 from trainers.training.planning import plan_training
@@ -201,11 +203,30 @@ def finish(context: WorkerContext, weights: ResumePoint | None = None) -> None:
     if chosen is not None:
         best, local = replace(best, metrics={**chosen.metrics}), chosen.folder
     test = _score(context, outputs, local)
+    distances = _distances(context, local, weights)
     context.session.show_from_main(Stage("export", "writing the model and its scores"))
     conditions = conditions_of_scores(context)
     context.session.broadcast(
-        lambda: _deliver(context, outputs, best, local, test, conditions, chosen), "exporting the model"
+        lambda: _deliver(context, outputs, best, local, test, conditions, chosen, distances), "exporting the model"
     )
+
+
+def _distances(context: WorkerContext, local: Path, weights: ResumePoint | None) -> dict[str, float] | None:
+    """Returns how far each layer has moved from the initial weights; None if they were not scored or have changed."""
+    base = Gate.of(context).base
+    if base is None:
+        return None
+    try:
+        weights = weights or begin_from(context)
+        if base.weights != weights_identity(context, weights):
+            return None
+        initial = open_initial(context, weights).model.state_dict()
+    except RayscribeError as error:
+        context.session.show_from_main(f"warning: the result lacks the distances of layers from the base: {error}")
+        return None
+    if not context.session.is_main_process:
+        return None
+    return layer_distances(initial, family_of_folder(local).open_exported(local).model.state_dict())
 
 
 def _choose_weights(context: WorkerContext, best: Path, weights: ResumePoint | None) -> ChosenWeights | None:
@@ -266,6 +287,7 @@ def _deliver(
     test: dict[str, Any] | None,
     conditions: Mapping[str, str],
     chosen: ChosenWeights | None,
+    distances: Mapping[str, float] | None,
 ) -> None:
     """Completes the outputs, adds them to the journal, and publishes them; main process only."""
     for path in local.glob(f"{VALIDATION}*.json*"):
@@ -280,6 +302,7 @@ def _deliver(
     export_model(outputs, local, model_card(context.config, family, best, measured, origins, exported, verdicts))
     result = _result(context.task, best, test, context.writer.check().base, verdicts)
     result["weights"] = chosen.to_json_dict() if chosen is not None else None
+    result["layer_distances"] = distances
     guards = {name: outputs.read_json(f"{layout.EVALUATION}/{name}.json") for name in (*_others(context), *SOUNDS)}
     result["guards"] = {name: totals for name, totals in guards.items() if totals is not None}
     _enter_result(context.writer, outputs, result)
@@ -322,7 +345,7 @@ def _others(context: WorkerContext) -> list[str]:
 
 
 def _judge_all(context: WorkerContext, outputs: RunFolder, conditions: Mapping[str, str]) -> dict[str, Verdict]:
-    """Returns the verdict on the test set or, without one, on the validation set, and on each set of evaluate.also.
+    """Returns the verdict on the test set or, without one, the validation set, and on each guard with references.
 
     Scores that were made under other conditions, such as of a test set that has changed since, are not compared.
     """
@@ -332,17 +355,26 @@ def _judge_all(context: WorkerContext, outputs: RunFolder, conditions: Mapping[s
     compared = ("test" if "test" in context.task.sets else VALIDATION, *_others(context))
     alike = [name for name in compared if base.conditions.get(name) == conditions[name]]
     found = {name: _judge(context, outputs, base, name) for name in alike}
+    if context.task.new_speakers and base.conditions.get(VALIDATION) == conditions[VALIDATION]:
+        found[NEW_SPEAKERS] = _judge(context, outputs, base, VALIDATION, context.task.new_speakers)
     return {name: verdict for name, verdict in found.items() if verdict is not None}
 
 
-def _judge(context: WorkerContext, outputs: RunFolder, base: Base, split: str) -> Verdict | None:
-    """Compares the model with the weights that the run began with; returns None if it lacks a score at full context."""
+def _judge(
+    context: WorkerContext, outputs: RunFolder, base: Base, split: str, only: Collection[str] | None = None
+) -> Verdict | None:
+    """Compares the model with the weights that the run began with; returns None if it lacks a score at full context.
+
+    `only` has the ids of the utterances to compare; None for all.
+    """
     if beyond(context.config.model, base.scores[split]) is not None:
         split = layout.at_full_context(split)
     if not outputs.storage.exists(f"{layout.EVALUATION}/{split}.json"):
         return None
     systems = [System.of_folder("base", outputs.sub(layout.BASE), split), System.of_folder("tuned", outputs, split)]
-    return Verdict.of(compare_named(systems))
+    return Verdict.of(
+        compare_named([system.of_utterances(only) for system in systems] if only is not None else systems)
+    )
 
 
 def _result(

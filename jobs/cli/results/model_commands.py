@@ -1,5 +1,6 @@
-"""rayscribe export, push, report: converts a run's model, pushes it to the Hub, writes the report page of a run."""
+"""rayscribe export, push, average, report: what is made of the models and the results of runs."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -11,11 +12,12 @@ import typer
 from jobs.cli.completion import run_argument
 from jobs.cli.connect import RunName, ServiceOption, open_session
 from jobs.cli.output import ForceOption, as_json, echo, percent, print_table, write_file
+from jobs.cli.train import Overrides, model_of
 from jobs.errors import NotFoundError
 from jobs.service.run_folders import folder_of
 from trainers.config.overrides import apply_overrides
 from trainers.config.parts.run_part import HubPart
-from trainers.config.storage_location import is_url
+from trainers.config.storage_location import in_home, is_url
 from trainers.config.validation import refuse, validated
 from trainers.config.wording import counted, format_bytes
 from trainers.distributed.console import opened_screen, show
@@ -29,6 +31,7 @@ from trainers.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     # Imports torch.
+    from trainers.pipeline.average import Averaged
     from trainers.pipeline.export.export_run import Exported
 
 
@@ -154,6 +157,74 @@ def push(
     assert part is not None
     done = push_run(folder, part)
     echo(f"pushed: {done.repository}, commit {done.commit}")
+
+
+def average(
+    models: Annotated[
+        list[str],
+        run_argument(
+            "Runs by name, folder or URL; folders of models; ids of the Hub. A single run stands for its checkpoints.",
+            "RUN…",
+        ),
+    ],
+    output: Annotated[str, typer.Option(metavar="FOLDER", help="New folder for the model.")],
+    shares: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE,…", help="The share of each model, which sum to 1, e.g. 0.3,0.7. Default: equal shares."
+        ),
+    ] = None,
+    overrides: Overrides = [],  # noqa: B006
+    service: ServiceOption = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON; messages go to standard error.")] = False,
+) -> None:
+    """Average the weights of models, and write the model.
+
+    The models must have been trained from the same weights. An average of several runs is often better than each of
+    them; one of a run with the weights that it began with keeps more of what they could do. The average is not scored:
+    use `rayscribe evaluate` with --model. FOLDER/average.json has the models and their shares.
+
+    Example: rayscribe average whisper-sr-1 whisper-sr-2 whisper-sr-3 --output averaged
+
+    Example: rayscribe average openai/whisper-tiny s3://bucket/runs/whisper-sr --shares 0.4,0.6 --output averaged
+    """
+    given = _shares(shares, len(models))
+    target = in_home(output)
+    if is_url(output) or target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise ConfigError(f"--output {output}: name a folder of this machine that is empty, or does not exist yet")
+    located = [model_of(each, service, "RUN") for each in models]
+    found: list[Averaged] = []
+
+    def work() -> int:
+        show(Stage("imports", "loading torch and transformers"))
+        from trainers.pipeline import average as averaging  # noqa: PLC0415
+
+        found.append(averaging.average(located, output, given, overrides))
+        return 0
+
+    with opened_screen(to_stderr=True):
+        code = exit_code_of(work)
+    if not found:
+        raise typer.Exit(code)
+    if json_output:
+        as_json(asdict(found[0]))
+    else:
+        print_table(("SHARE", "MODEL"), [(f"{share:g}", model) for model, share in found[0].models.items()])
+        echo(f"written: {found[0].folder}")
+
+
+def _shares(text: str | None, count: int) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        shares = [float(each) for each in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--shares {text}: numbers with commas between them, e.g. 0.3,0.7") from None
+    if len(shares) != count or count == 1:
+        raise ConfigError(f"--shares {text}: one share for each RUN, of which there are {count}")
+    if min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+        raise ConfigError(f"--shares {text}: give shares above 0 that sum to 1, not to {sum(shares):g}")
+    return shares
 
 
 def report(

@@ -8,8 +8,10 @@ from typing import Self
 VALIDATION = "validation"
 # Sets of sounds without speech, see `scoring.sounds`.
 SOUND_SETS = ("silence", "noise")
+# Utterances of the validation set whose speakers the training set lacks.
+NEW_SPEAKERS = "new_speakers"
 # Names that no set of evaluate.also may have.
-BUILT_IN_SETS = ("train", VALIDATION, "test", *SOUND_SETS, "decoding")
+BUILT_IN_SETS = ("train", VALIDATION, "test", NEW_SPEAKERS, *SOUND_SETS, "decoding")
 # Ends the names of scores at the model's full context, next to those at a shorter one.
 FULL_CONTEXT = "_full_context"
 # All are better the smaller they are.

@@ -22,6 +22,14 @@ def model_in(address: str, storage_options: StorageOptions) -> str | None:
     return None
 
 
+def address_of(model: str) -> str | None:
+    """Returns the folder or URL that a text names; None if it names no folder that exists, as a Hub id."""
+    if is_url(model):
+        return model.rstrip("/")
+    local = in_home(model)
+    return str(local.resolve()) if local.exists() else None
+
+
 def find_model(model: str, storage_options: StorageOptions, argument: str = "--model") -> str:
     """Returns the folder or URL of a run's model (`model_in`), or the text if it names a model itself, or a Hub id.
 
@@ -29,12 +37,11 @@ def find_model(model: str, storage_options: StorageOptions, argument: str = "--m
     """
     if problem := unsupported_url(model):
         raise ConfigError(f"{argument} {model}: {problem}")
-    local = in_home(model)
-    if not is_url(model) and not local.exists():
-        if local.is_absolute() or model.startswith("."):
+    address = address_of(model)
+    if address is None:
+        if in_home(model).is_absolute() or model.startswith("."):
             raise ConfigError(f"{argument} {model}: no such folder; give a run folder, or a folder with a model")
         return model
-    address = model.rstrip("/") if is_url(model) else str(local.resolve())
     found = model_in(address, storage_options)
     if found is None:
         raise ConfigError(f"{argument} {model}: {_why_none(address, storage_options)}")

@@ -12,8 +12,11 @@ from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.machine import wait_asleep
 from trainers.distributed.signals import STOP_SIGNAL, exit_code_of
 from trainers.errors import Interruption, QuarantinedError
-from trainers.models.sources.run_models import find_model
+from trainers.models.sources.run_models import address_of, find_model
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
+from trainers.run_folder.journal import how_worse
+from trainers.run_folder.layout import RunFolder
+from trainers.storage import open_storage
 
 if TYPE_CHECKING:
     # Imports torch.
@@ -64,6 +67,10 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
     config = transcription_config(request)
     # Before torch is loaded, so that errors in the arguments are reported in a second or two.
     model = find_model(request.model, config.run.storage_options, ARGUMENT)
+    if (address := address_of(request.model)) is not None:
+        run = RunFolder(open_storage(address, config.run.storage_options))
+        if (problem := how_worse(run)) is not None:
+            show(f"warning: {problem}")
     from trainers.pipeline.transcription.input_rows import is_manifest, open_rows, refuse_missing  # noqa: PLC0415
 
     rows = open_rows(request.inputs, config.data, config.run.storage_options)

@@ -1,8 +1,8 @@
 """Systems to compare, with the hypotheses of a run, or of any other system, by utterance id."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,16 @@ class System:
             totals.get("language") or (config.get("model") or {}).get("language"),
             totals.get("full_context"),
             _settings_of(folder),
+        )
+
+    def of_utterances(self, ids: Collection[str]) -> "System":
+        """Returns the system with only some of its utterances, without its rates at the full context."""
+        references = self.references or {}
+        return replace(
+            self,
+            hypotheses={id: text for id, text in self.hypotheses.items() if id in ids},
+            references={id: text for id, text in references.items() if id in ids},
+            full_context=None,
         )
 
     @classmethod

@@ -16,6 +16,7 @@ from trainers.run_folder.attempt_status import read_status
 from trainers.run_folder.journal import Journal, State, accepted_metrics, deduplicate
 from trainers.run_folder.layout import RunFolder, now, seconds_of
 from trainers.scoring.comparison.systems import rows_of
+from trainers.scoring.report.base_section import base_section
 from trainers.scoring.report.charts import curves
 from trainers.scoring.report.data_section import ClipSet, clip_sets, data_section
 from trainers.scoring.report.rendering import clock, percent, rendered
@@ -194,6 +195,9 @@ def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
     hours = _device_hours(record)
     drawn = curves(record.metrics)
     sections = [("curves", "Curves")] if drawn else []
+    finished = record.state.finished
+    base = base_section(finished.result, record.language) if finished is not None else None
+    sections += [("base", "Before and after")] if base is not None else []
     sections += [(f"score-{score.split}", f"Score on {score.split}") for score in scores]
     return rendered(
         "report.html.j2",
@@ -205,6 +209,7 @@ def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
         sections=[*sections, ("data", "Data"), ("attempts", "Attempts"), ("config", "Config")],
         numbers=[*_numbers(record, scores, sets), *_spent(record, hours, price_per_hour)],
         scores=scores,
+        base=base,
         charts=drawn,
         **data_section(sets, record.quarantine),
         attempts=[*zip(record.attempts, hours, strict=True)],

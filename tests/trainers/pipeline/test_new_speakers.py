@@ -1,0 +1,41 @@
+"""Validation clips whose speakers the training set lacks, which evaluate.guard compares."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.synthetic import config, write_corpus
+from trainers.pipeline.splits import OpenedData
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "new"),
+    [
+        (("ana", "bo", "ana"), ("bo", "cy", ""), ["001"]),
+        (("ana", "bo", "ana"), ("dee", "cy", "cy"), ["000", "001", "002"]),
+        (("ana", "bo", "ana"), ("ana", "ana", "bo"), []),
+        # The speaker of the second clip may be any.
+        (("ana", "", "ana"), ("dee", "cy", "cy"), []),
+    ],
+)
+def test_speakers_that_the_training_lacks(
+    tmp_path: Path, train: Sequence[str], validation: Sequence[str], new: Sequence[str]
+) -> None:
+    manifests = {
+        split: str(_manifest(tmp_path, split, speakers))
+        for split, speakers in {"train": train, "validation": validation}.items()
+    }
+    data = OpenedData.of(config({"run.storage_path": str(tmp_path / "runs"), "data": manifests}))
+    assert sorted(data.new_speakers()) == [f"validation/{number}.wav" for number in new]
+
+
+def _manifest(folder: Path, name: str, speakers: Sequence[str]) -> Path:
+    manifest = write_corpus(folder, ["one"] * len(speakers), durations_s=[0.2] * len(speakers), name=name)
+    with manifest.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    with manifest.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerow([*header, "speaker"])
+        csv.writer(file).writerows([*row, speaker] for row, speaker in zip(rows, speakers, strict=True))
+    return manifest
