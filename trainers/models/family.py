@@ -67,6 +67,7 @@ class Family(LabelCodec, Generic[Model]):
         context_s: Longest input of a model that is not opened, if the config does not set it. Seconds.
         recognizer: Module and class of its recognizers, which load torch. The class's `load` takes the family, the
             model part, the processor, and the other arguments of `load_recognizer`.
+        has_timestamps: True if its models write timestamps, see `Recognizer.segments`.
         sizes: Keys of config.json in which a checkpoint must equal the config's model so that a run can start from it;
             None for all keys of the architecture.
     """
@@ -74,6 +75,7 @@ class Family(LabelCodec, Generic[Model]):
     model_types: tuple[str, ...]
     context_s: float
     recognizer: ClassVar[str]
+    has_timestamps: ClassVar[bool] = False
     sizes: ClassVar[Sequence[str] | None] = None
 
     @abstractmethod
@@ -142,11 +144,18 @@ class Family(LabelCodec, Generic[Model]):
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
         """Returns a line for each setting that prevents training a model with these limits."""
+        found = []
+        if config.training.keep_timestamps and not self.has_timestamps:
+            found.append(
+                f"training.keep_timestamps is {config.training.keep_timestamps:g}, but models of the family "
+                f"{self.name} write no timestamps: set it to 0"
+            )
         if not config.augment.frequency_masks or limits.has_bins:
-            return []
+            return found
         return [
+            *found,
             f"augment.frequency_masks is {config.augment.frequency_masks}, but this model is given samples, which have "
-            "no frequency bins: set it to 0; model.apply_spec_augment and mask_feature_prob mask inside the model"
+            "no frequency bins: set it to 0; model.apply_spec_augment and mask_feature_prob mask inside the model",
         ]
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:

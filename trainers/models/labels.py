@@ -93,6 +93,43 @@ class JoinedLabels(Labels):
         return JoinedLabels, (self._parts,)
 
 
+class ReplacedLabels(Labels):
+    """The labels of a set, of which some clips have others, such as labels with timestamps."""
+
+    def __init__(self, labels: Labels, rows: npt.NDArray[np.int64], ids: Sequence[npt.NDArray[np.int32]]):
+        """`rows` are the positions of these clips, ascending; `ids` are their label ids."""
+        self._labels, self._rows = labels, rows
+        self._first = np.cumsum([0, *map(len, ids)])
+        self._new = np.concatenate([np.zeros(0, np.int32), *ids])
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, position: int) -> list[int]:
+        at = int(np.searchsorted(self._rows, position))
+        if at == len(self._rows) or self._rows[at] != position:
+            return self._labels[position]
+        ids: list[int] = self._new[self._first[at] : self._first[at + 1]].tolist()
+        return ids
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        lengths = self._labels.lengths.copy()
+        lengths[self._rows] = np.diff(self._first)
+        return lengths
+
+    @property
+    def repeats(self) -> npt.NDArray[np.int64]:
+        repeats = self._labels.repeats.copy()
+        for at, row in enumerate(self._rows):
+            own = self._new[self._first[at] : self._first[at + 1]]
+            repeats[row] = int((own[1:] == own[:-1]).sum())
+        return repeats
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReplacedLabels, (self._labels, self._rows, np.split(self._new, self._first[1:-1]))
+
+
 def labels_of(prepared: PreparedSet, codec: LabelCodec, processor: Any, language: str | None = None) -> Labels:
     """Returns the labels of a set's transcripts in the config's language, encoded by the first process that needs them.
 

@@ -16,6 +16,7 @@ from trainers.data.batch_plan import FloatArray, IntArray
 from trainers.data.features import Features
 from trainers.distributed.session import Session
 from trainers.models.label_codec import LabelCodec, Limits
+from trainers.models.segments import Segment
 
 IGNORED_LABEL = -100
 # Takes each utterance's label ids, which may include -100, and its number of samples. Returns `labels`, with -100 where
@@ -265,6 +266,20 @@ class Recognizer(ABC):
     def gives_word_times(self) -> bool:
         """True if the model can give word timestamps."""
         return False
+
+    def segments(
+        self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], autocast: torch.dtype | None
+    ) -> list[list[Segment] | None]:
+        """Generates a hypothesis in timed segments for each utterance, without gradients; None if it has no end.
+
+        Only models of a family that `has_timestamps` have this method, and `timed_label`. `inputs` and `labels` are as
+        for `recognize`; `autocast` is as in `Decoding`.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: its family writes no timestamps")
+
+    def timed_label(self, label: Sequence[int], segments: Sequence[Segment]) -> list[int]:
+        """Returns the label ids of segments with their timestamps, in the language of the label without them."""
+        raise NotImplementedError(f"{type(self).__name__}: its family writes no timestamps")
 
     def encode_labels(self, texts: Sequence[str]) -> list[list[int]]:
         """See `LabelCodec`."""

@@ -182,6 +182,8 @@ class State:
         groups: All worker groups of the experiment that were ever allowed to write, in order.
         workers: Number of workers that train; None if not known yet.
         base: Scores of the weights that the experiment begins with; None if it has none.
+        segments: File in the run folder with the segments of training clips whose labels have timestamps, see
+            `training.timestamps`; None if there is none.
     """
 
     number: int = 0
@@ -199,6 +201,7 @@ class State:
     resizes: tuple[Resize, ...] = ()
     pushes: tuple[Push, ...] = ()
     base: Base | None = None
+    segments: str | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -334,6 +337,7 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
         workers=state.workers if known else None,
         resizes=state.resizes if known else (),
         base=state.base if known else None,
+        segments=state.segments if known else None,
     )
 
 
@@ -348,6 +352,10 @@ def _prepared(state: State, entry: Mapping[str, Any]) -> State:
 
 def _base(state: State, entry: Mapping[str, Any]) -> State:
     return replace(state, base=Base(**{name: entry[name] for name in ("folder", "scores", "conditions", "weights")}))
+
+
+def _segments(state: State, entry: Mapping[str, Any]) -> State:
+    return replace(state, segments=entry["file"])
 
 
 def _checkpoint(state: State, entry: Mapping[str, Any]) -> State:
@@ -376,6 +384,7 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
     "resized": _resized,
     "prepared": _prepared,
     "base": _base,
+    "segments": _segments,
     "checkpoint": _checkpoint,
     "quarantined": _quarantined,
     "finished": _finished,

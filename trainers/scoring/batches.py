@@ -1,7 +1,8 @@
 """Recognizes clips in batches of similar length, which are halved if they do not fit into memory."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -9,6 +10,8 @@ import torch
 from trainers.data.batch_plan import bucket_of
 from trainers.distributed.root_cause import is_out_of_memory
 from trainers.models.recognizer import Decoding, Recognition, Recognizer
+
+Result = TypeVar("Result")
 
 
 def batches_of(
@@ -44,7 +47,18 @@ class BatchRecognizer:
         edge_s: float | None,
         decoding: Decoding,
     ) -> list[Recognition]:
-        """Recognizes a batch, see `Recognizer.recognize`; raises if a single clip does not fit into memory.
+        """Recognizes a batch, see `Recognizer.recognize`; raises as `compute`."""
+        recognizer = self._recognizer
+        return self.compute(clips, labels, edge_s, lambda inputs, given: recognizer.recognize(inputs, given, decoding))
+
+    def compute(
+        self,
+        clips: Sequence[np.ndarray],
+        labels: Sequence[Sequence[int]],
+        edge_s: float | None,
+        function: Callable[[Mapping[str, torch.Tensor], Sequence[Sequence[int]]], list[Result]],
+    ) -> list[Result]:
+        """Returns the results of a function of inputs and labels for a batch; raises if one clip exceeds the memory.
 
         `clips` are int16 samples, `edge_s` as in `Features.inputs`.
         """
@@ -52,7 +66,7 @@ class BatchRecognizer:
             device = self._recognizer.model.device
             given = [torch.from_numpy(clip).to(device) for clip in clips]
             inputs = self._features.to(device).inputs(given, edge_s)
-            return self._recognizer.recognize(self._recognizer.in_type_of_weights(inputs), labels, decoding)
+            return function(self._recognizer.in_type_of_weights(inputs), labels)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if len(clips) == 1 or not is_out_of_memory(error):
                 raise
@@ -61,6 +75,6 @@ class BatchRecognizer:
             torch.cuda.empty_cache()
         half = len(clips) // 2
         return [
-            *self.recognize(clips[:half], labels[:half], edge_s, decoding),
-            *self.recognize(clips[half:], labels[half:], edge_s, decoding),
+            *self.compute(clips[:half], labels[:half], edge_s, function),
+            *self.compute(clips[half:], labels[half:], edge_s, function),
         ]

@@ -1,7 +1,7 @@
 """Plans the batches of the training set, and the scoring of splits, from a config."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,9 @@ from trainers.data.selection import Bounds, TrainingRows, select_scored, select_
 from trainers.data.sources.manifest_source import locate_mixed
 from trainers.errors import DataError
 from trainers.models.label_codec import Limits
-from trainers.models.labels import NOT_NAMED, Labels, clip_languages, labels_of
+from trainers.models.labels import NOT_NAMED, Labels, ReplacedLabels, clip_languages, labels_of
 from trainers.models.recognizer import Decoding, Recognizer, Search
+from trainers.models.segments import Segment
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
@@ -28,13 +29,22 @@ from trainers.training.trainer.planned_batches import Clips
 
 
 def plan_training(
-    config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, workers: int
+    config: TrainConfig,
+    prepared: PreparedSet,
+    recognizer: Recognizer,
+    workers: int,
+    timed: Mapping[str, Sequence[Segment]] | None = None,
 ) -> tuple[BatchPlan, Clips]:
-    """Returns the batch plan and the clips at its positions, which are equal on every rank."""
+    """Returns the batch plan and the clips at its positions, which are equal on every rank.
+
+    `timed` has the segments, by id, of clips whose labels have timestamps.
+    """
     part = config.training
     limits = recognizer.limits
     bounds = bounds_of(config, limits)
     labels = labels_of(prepared, recognizer.codec, recognizer.processor, config.model.language)
+    if timed:
+        labels = with_timestamps(labels, prepared, recognizer, timed)
     rows = select_training(prepared.index, label_sizes(labels, bounds), config.data, bounds)
     selection = rows.selection
     if isinstance(prepared, JoinedSet):
@@ -55,6 +65,20 @@ def plan_training(
     )
     clips = Clips(prepared.reader(cache_bytes(config)), labels, augmenter_of(config, speeds))
     return plan, clips
+
+
+def with_timestamps(
+    labels: Labels, prepared: PreparedSet, recognizer: Recognizer, timed: Mapping[str, Sequence[Segment]]
+) -> Labels:
+    """Returns labels in which those of clips with segments have timestamps, unless they would be too long."""
+    rows, ids = [], []
+    for row, id_ in enumerate(prepared.index["id"].to_pylist()):
+        if id_ in timed:
+            label = recognizer.timed_label(labels[row], timed[id_])
+            if len(label) <= recognizer.limits.label_tokens:
+                rows.append(row)
+                ids.append(np.array(label, np.int32))
+    return ReplacedLabels(labels, np.array(rows, np.int64), ids)
 
 
 def mixture_of(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> Mixture:

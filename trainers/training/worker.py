@@ -47,6 +47,7 @@ from trainers.training.planning import plan_training
 from trainers.training.scoring_worker import LOADING, open_search, score_sounds, score_split, score_task
 from trainers.training.sharding import sharding_process
 from trainers.training.tasks import ScoreTask, TrainTask
+from trainers.training.timestamps import find_segments, read_segments
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
 from trainers.training.trackers.tracker_feed import TrackedRun, TrackerFiles, Trackers
 from trainers.training.worker_context import ResumePoint, WorkerContext
@@ -84,6 +85,8 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
         if start is None:
             score_base(context, weights)
             _free_memory()
+            find_segments(context, weights)
+            _free_memory()
         with sharding_process(config.strategy, on_gpu=config.scaling.use_gpu), session.stoppable():
             stopped = _train(context, start, weights, watch)
             if stopped is not None:
@@ -109,7 +112,8 @@ def _train(
 ) -> str | None:
     """Loads the model, plans and trains, see `loop.train`; keeps no references to objects of the training."""
     recognizer = load_model(context, start, weights)
-    plan, clips = plan_training(context.config, context.task.sets["train"], recognizer, context.session.world_size)
+    training_set, workers = context.task.sets["train"], context.session.world_size
+    plan, clips = plan_training(context.config, training_set, recognizer, workers, read_segments(context))
     loop = build(context, start, recognizer, plan, clips)
     watch(loop)
     return train(loop)

@@ -67,6 +67,14 @@ class TrainingPart(Part):
         "few lengths. longest: the longest clip, with finer buckets; only for models that mask padding, otherwise as "
         "bucket. null: longest, or bucket with torch_compile; a started run keeps its choice.",
     )
+    keep_timestamps: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Whisper: fraction of the training clips whose labels have timestamps, so that the model still "
+        "writes them. Their times are those that the initial weights write for these clips, before the first step. "
+        "0: no timestamps.",
+    )
     fp16: bool = Field(False, description="Compute in 16-bit floats, with loss scaling (CUDA).")
     bf16: bool = Field(False, description="Compute in bfloat16 (newer CUDA GPUs, and CPUs).")
     gradient_checkpointing: bool = Field(

@@ -48,6 +48,7 @@ class WhisperFamily(Family[WhisperPart]):
     model_types: tuple[str, ...] = ("whisper",)
 
     context_s = float(CONTEXT_S)
+    has_timestamps: ClassVar[bool] = True
     recognizer: ClassVar[str] = f"{__package__}.whisper_recognizer:WhisperRecognizer"
     sizes: ClassVar[Sequence[str] | None] = (
         *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),

@@ -36,7 +36,9 @@ from trainers.models.recognizer import (
     row_losses,
     without_end,
 )
+from trainers.models.segments import Segment
 from trainers.models.sources.loaded_weights import weights_from_pretrained
+from trainers.models.whisper.timestamps import generate_segments, timed_label
 from trainers.models.whisper.whisper_generation import allowing_text, is_multilingual, language_of, resolve_generation
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import regularization
@@ -144,6 +146,23 @@ class WhisperRecognizer(Recognizer):
             Recognition(item.text, loss, item.avg_logprob, others, words=timed)
             for item, loss, others, timed in zip(best, losses, nbest, words, strict=True)
         ]
+
+    @torch.no_grad()
+    def segments(
+        self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], autocast: torch.dtype | None
+    ) -> list[list[Segment] | None]:
+        model, limits = self.model, self.limits
+        assert limits.new_tokens is not None, "a Whisper generates tokens"
+        start, device = model.config.decoder_start_token_id, model.device
+        # Without the no-timestamps token, which is the last one before the text.
+        prompts = torch.tensor([[start, *label[: limits.prefix_tokens - 1]] for label in labels], device=device)
+        with self.with_input_length(inputs), computing_in(autocast, device):
+            encoded = model.get_encoder()(inputs["input_features"])
+            return generate_segments(model, self.processor.tokenizer, encoded, prompts, limits.new_tokens)
+
+    def timed_label(self, label: Sequence[int], segments: Sequence[Segment]) -> list[int]:
+        first = self.model.generation_config.no_timestamps_token_id + 1
+        return timed_label(label[: self.limits.prefix_tokens - 1], segments, self.processor.tokenizer, first, label[-1])
 
     def _languages(self, labels: Sequence[Sequence[int]]) -> dict[str, list[str]]:
         """Returns options with which `generate` begins each hypothesis with its labels' language."""

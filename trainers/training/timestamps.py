@@ -1,0 +1,142 @@
+"""Gives a share of the training clips labels with timestamps, so that a fine-tuned Whisper still writes them.
+
+The times are those of the segments that the initial weights write for these clips. They are computed before the first
+step, and stored below the storage path by a hash of everything that determines them; each run has a copy:
+
+base_scores/<hash>/segments.jsonl       a line for each clip: id and segments, each with text, start and end in seconds;
+                                        null if the weights write another text
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainers.config.locations import storage_path_of
+from trainers.config.parts.run_part import BASE_SCORES
+from trainers.config.wording import counted
+from trainers.data.batch_plan import IntArray
+from trainers.distributed.console import ProgressCounter
+from trainers.distributed.console.events import Stage
+from trainers.models.labels import labels_of
+from trainers.models.recognizer import Recognizer
+from trainers.models.segments import Segment, place
+from trainers.models.sources.model_files import FIELDS
+from trainers.run_folder.layout import ATTEMPTS, RunFolder, version_of
+from trainers.scoring.batches import BatchRecognizer, batches_of
+from trainers.scoring.ranking import ranking_rate
+from trainers.storage import open_storage
+from trainers.training.arguments import autocast_dtype
+from trainers.training.base_scores import weights_identity
+from trainers.training.initial_model import open_initial
+from trainers.training.planning import cache_bytes
+from trainers.training.worker_context import ResumePoint, WorkerContext
+
+# Increased when the same weights give other segments, so that those of older versions are not reused.
+SEGMENTS_VERSION = 1
+FILE = "segments.jsonl"
+
+
+def find_segments(context: WorkerContext, weights: ResumePoint | None) -> None:
+    """Finds the segments of the training clips that get timestamps, and adds them to the journal.
+
+    Does nothing if the run has them, or keeps no timestamps. Every rank calls this.
+    """
+    session, share = context.session, context.config.training.keep_timestamps
+    if not share or session.broadcast(lambda: context.writer.check().segments, "looking for segments") is not None:
+        return
+    what = "finding segments of training clips"
+    session.show_from_main(Stage("timestamps", what))
+    key = _key(context, weights)
+    folder = RunFolder(open_storage(f"{storage_path_of(context.config)}/{BASE_SCORES}/{key}", _options(context)))
+    if not session.broadcast(lambda: folder.storage.exists(FILE), what):
+        recognizer = open_initial(context, weights)
+        recognizer.model.to(context.device).eval()
+        chosen = chosen_clips(context.task.sets["train"].index["id"].to_pylist(), share)
+        rows = _found(context, recognizer, chosen, what)
+        if session.is_main_process:
+            folder.write_jsonl(FILE, rows)
+    session.broadcast(lambda: _enter(context, folder), what)
+
+
+def read_segments(context: WorkerContext) -> dict[str, list[Segment]]:
+    """Returns the segments of each clip whose label has timestamps, by id; empty if the run keeps none."""
+    if not context.config.training.keep_timestamps:
+        return {}
+    file = context.writer.journal.read().segments
+    assert file is not None, "found before the first step"
+    rows = [json.loads(line) for line in context.folder.storage.read_bytes(file).splitlines()]
+    return {row["id"]: [Segment(*each) for each in row["segments"]] for row in rows if row["segments"] is not None}
+
+
+def chosen_clips(ids: Sequence[str], share: float) -> IntArray:
+    """Returns the positions of the clips that get timestamps; a larger share has those of a smaller one, too."""
+    drawn = (int.from_bytes(hashlib.sha256(each.encode()).digest()[:8]) / 2**64 for each in ids)
+    return np.array([row for row, number in enumerate(drawn) if number < share], np.int64)
+
+
+def _found(context: WorkerContext, recognizer: Recognizer, rows: IntArray, what: str) -> list[dict[str, Any]]:
+    """Returns the lines of the file, on every rank."""
+    config, session, prepared = context.config, context.session, context.task.sets["train"]
+    durations_s, texts = prepared.index["duration_s"].to_numpy(), prepared.index["text"].to_pylist()
+    labels = labels_of(prepared, recognizer.codec, recognizer.processor, config.model.language)
+    reader, batch_recognizer = prepared.reader(cache_bytes(config)), BatchRecognizer(recognizer)
+    rows = rows[durations_s[rows] <= recognizer.limits.context_s]
+    edges_s = (recognizer.limits.context_s,)
+    size = config.training.per_device_eval_batch_size
+    batches = batches_of(durations_s, rows, edges_s, to_longest=False, batch_size=size)
+    mine = batches[session.rank :: session.world_size]
+    total = sum(len(positions) for positions, _ in mine)
+    counter = ProgressCounter(what, total=total, unit="clips", show=session.show_from_main, every_s=10.0)
+    autocast, by_character = autocast_dtype(config), ranking_rate(config.model.language) == "cer"
+    found: dict[int, list[Segment] | None] = {}
+    for positions, edge_s in mine:
+        session.record_progress()
+        clips = [reader.read(position) for position in positions]
+        own = [labels[position] for position in positions]
+        written = batch_recognizer.compute(
+            clips, own, edge_s, lambda inputs, given: recognizer.segments(inputs, given, autocast)
+        )
+        for position, segments in zip(positions.tolist(), written, strict=True):
+            placed = place(texts[position], segments, by_character=by_character) if segments is not None else None
+            found[position] = placed or None
+        counter.advance(len(positions))
+    everything: dict[int, list[Segment] | None] = {}
+    for part in session.gather(found, what):
+        everything |= part
+    ids = prepared.index["id"].to_pylist()
+    return [{"id": ids[position], "segments": everything[position]} for position in sorted(everything)]
+
+
+def _key(context: WorkerContext, weights: ResumePoint | None) -> str:
+    config = context.config
+    known: Mapping[str, Any] = {
+        "version": SEGMENTS_VERSION,
+        "packages": {name: version_of(name) for name in ("torch", "transformers")},
+        "weights": weights_identity(context, weights),
+        "set": context.task.sets["train"].key,
+        "share": config.training.keep_timestamps,
+        "model": config.model.model_dump(mode="json", exclude={*FIELDS, "init", "family"}),
+        "autocast": str(autocast_dtype(config)),
+    }
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _options(context: WorkerContext) -> Any:
+    return context.config.run.storage_options
+
+
+def _enter(context: WorkerContext, folder: RunFolder) -> None:
+    """Copies the file to the run, and makes the journal name it; main process only."""
+    writer, content = context.writer, folder.storage.read_bytes(FILE)
+    target = f"{ATTEMPTS}/{writer.attempt}/segments-{writer.group.id}.jsonl"
+    writer.folder.storage.write_bytes(target, content)
+    rows = [json.loads(line) for line in content.splitlines()]
+    timed = sum(row["segments"] is not None for row in rows)
+    context.session.show_from_main(
+        f"timestamps: {timed} of {counted(len(rows), 'chosen training clip')} have them in their labels; for the "
+        "others, the initial weights write another text"
+    )
+    writer.append(lambda _: {"kind": "segments", "attempt": writer.attempt, "file": target})
