@@ -18,6 +18,7 @@ import soxr
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.data.audio import SAMPLING_RATE_HZ, decode
 from trainers.data.batch_plan import FloatArray, IntArray
+from trainers.data.sounds import draw_sound
 from trainers.data.sources.archives.source_files import LocatedRows
 from trainers.data.sources.manifest import segment
 from trainers.data.sources.recording_readers import RecordingReader, Row
@@ -46,6 +47,7 @@ class Stage(IntEnum):
     NOISE = 3
     GAIN = 4
     MASKS = 5
+    NO_SPEECH = 6
 
 
 def generator_of(seed: int, epoch: int, stage: Stage, position: int = 0) -> np.random.Generator:
@@ -220,6 +222,11 @@ class Augmenter:
         samples: Samples = clip.astype(np.float32) / FULL_SCALE
         if self._speeds is not None:
             samples = change_speed(samples, self._speeds.factor(position, epoch))
+        if self.replaces(position, epoch):
+            generator = generator_of(self._seed, epoch, Stage.NO_SPEECH, position)
+            # The first draw decided that the clip is replaced.
+            generator.random()
+            return draw_sound(len(samples), generator)
         generator = generator_of(self._seed, epoch, Stage.RIR, position)
         if self._rirs is not None and generator.random() < self._part.rir_probability:
             samples = reverberate(samples, self._rirs.draw(generator))
@@ -233,6 +240,11 @@ class Augmenter:
             samples = np.multiply(samples, amplitude(gain_db), dtype=np.float32)
         changed: npt.NDArray[np.int16] = np.clip(np.rint(samples * FULL_SCALE), -32_768, 32_767).astype(np.int16)
         return changed
+
+    def replaces(self, position: int, epoch: int) -> bool:
+        """Returns True if a clip is replaced by a sound without speech in an epoch, so that its text is empty."""
+        fraction = self._part.no_speech_fraction
+        return fraction > 0 and generator_of(self._seed, epoch, Stage.NO_SPEECH, position).random() < fraction
 
     def masks(self, length: int, position: int, epoch: int) -> Masks | None:
         """Returns the masks of the features of a changed clip of `length` samples; None if masking is off."""

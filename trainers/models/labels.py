@@ -130,6 +130,17 @@ class ReplacedLabels(Labels):
         return ReplacedLabels, (self._labels, self._rows, np.split(self._new, self._first[1:-1]))
 
 
+class EmptiedLabels:
+    """The labels of the clips of a set without their texts, each in its own language."""
+
+    def __init__(self, labels: Labels, empty: Sequence[int], prefix_tokens: int):
+        """`empty` is the label of an empty text in any language, `prefix_tokens` how many of its ids are a prefix."""
+        self._labels, self._prefix, self._end = labels, prefix_tokens, list(empty[prefix_tokens:])
+
+    def __getitem__(self, position: int) -> list[int]:
+        return [*self._labels[position][: self._prefix], *self._end]
+
+
 def labels_of(prepared: PreparedSet, codec: LabelCodec, processor: Any, language: str | None = None) -> Labels:
     """Returns the labels of a set's transcripts in the config's language, encoded by the first process that needs them.
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from trainers.data.audio import SAMPLING_RATE_HZ
+from trainers.data.sounds import Sound
 from trainers.distributed.console import ProgressCounter
 from trainers.distributed.session import Session
 from trainers.metrics.known_metrics import CER, WER
@@ -15,7 +16,6 @@ from trainers.models.recognizer import Recognizer
 from trainers.scoring.batches import BatchRecognizer, batches_of
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.scorer import CutShort, CutShortError, ScoringOptions, never
-from trainers.scoring.sounds import Sound
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from trainers.config.locations import storage_path_of
 from trainers.config.parts.run_part import BASE_SCORES
+from trainers.data.sounds import SOUNDS
 from trainers.distributed.console.events import Stage
 from trainers.models.families import decoder_of
 from trainers.models.recognizer import Recognizer, Search
@@ -23,7 +24,6 @@ from trainers.run_folder.attempt_status import Phase
 from trainers.run_folder.journal import Base
 from trainers.run_folder.layout import ATTEMPTS, DECODING, EVALUATION, RunFolder, version_of
 from trainers.scoring.normalizers import normalizer_named
-from trainers.scoring.sounds import SOUNDS
 from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
 from trainers.training.callbacks import VALIDATION

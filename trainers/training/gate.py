@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainers.config.parts.gate import ERROR_RATES, SOUND_SETS, VALIDATION, Condition, gated_rates
+from trainers.data.sounds import SOUNDS
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED
 from trainers.run_folder.journal import Base
 from trainers.scoring.invented_words import count_invented_words
 from trainers.scoring.scorer import CutShort, Scorer, SplitScore, never
-from trainers.scoring.sounds import SOUNDS
 from trainers.training.callbacks import metrics_of, validation_metrics
 from trainers.training.planning import at_own_context, cache_bytes, has_full_context, scored_clips, scoring_options
 from trainers.training.worker_context import WorkerContext

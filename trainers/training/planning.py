@@ -19,7 +19,7 @@ from trainers.data.selection import Bounds, TrainingRows, select_scored, select_
 from trainers.data.sources.manifest_source import locate_mixed
 from trainers.errors import DataError
 from trainers.models.label_codec import Limits
-from trainers.models.labels import NOT_NAMED, Labels, ReplacedLabels, clip_languages, labels_of
+from trainers.models.labels import NOT_NAMED, EmptiedLabels, Labels, ReplacedLabels, clip_languages, labels_of
 from trainers.models.recognizer import Decoding, Recognizer, Search
 from trainers.models.segments import Segment
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
@@ -42,9 +42,9 @@ def plan_training(
     part = config.training
     limits = recognizer.limits
     bounds = bounds_of(config, limits)
-    labels = labels_of(prepared, recognizer.codec, recognizer.processor, config.model.language)
+    plain = labels = labels_of(prepared, recognizer.codec, recognizer.processor, config.model.language)
     if timed:
-        labels = with_timestamps(labels, prepared, recognizer, timed)
+        labels = with_timestamps(plain, prepared, recognizer, timed)
     rows = select_training(prepared.index, label_sizes(labels, bounds), config.data, bounds)
     selection = rows.selection
     if isinstance(prepared, JoinedSet):
@@ -63,7 +63,8 @@ def plan_training(
         durations_of=_planned_durations(speeds, selection.rows, shape) if speeds is not None else None,
         costs_of=lambda edge_s, positions: recognizer.cost(edge_s, lengths[positions]),
     )
-    clips = Clips(prepared.reader(cache_bytes(config)), labels, augmenter_of(config, speeds))
+    emptied = EmptiedLabels(plain, recognizer.encode_labels([""])[0], limits.prefix_tokens)
+    clips = Clips(prepared.reader(cache_bytes(config)), labels, augmenter_of(config, speeds), emptied)
     return plan, clips
 
 

@@ -10,6 +10,7 @@ from trainers.config.parts.decode_part import Setting
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.data.prepared_set import PreparedSet
+from trainers.data.sounds import SOUNDS
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError, DamagedError, RayscribeError
@@ -27,7 +28,6 @@ from trainers.scoring.normalizers import hidden_marks, normalizer_named
 from trainers.scoring.ranking import ranking_rate
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.scorer import Scorer, SplitScore, show_rates
-from trainers.scoring.sounds import SOUNDS
 from trainers.scoring.tuning import tune
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries

@@ -12,6 +12,7 @@ import torch
 
 from trainers.config.loader import same_command
 from trainers.config.parts.gate import NEW_SPEAKERS
+from trainers.data.sounds import SOUNDS
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
 from trainers.errors import DivergedError, FencedError, RayscribeError, RefusedError, RegroupError, StoppedError
@@ -34,7 +35,6 @@ from trainers.scoring.comparison.verdict import Verdict
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.report.live_page import LivePage
 from trainers.scoring.report.model_card import BEST_CHECKPOINT, Measured, beyond, model_card
-from trainers.scoring.sounds import SOUNDS
 from trainers.storage.json_files import to_json
 from trainers.training.arguments import check_trackers, silence_libraries
 from trainers.training.base_scores import conditions_of_scores, score_base, weights_identity

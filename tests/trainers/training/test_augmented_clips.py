@@ -170,3 +170,17 @@ def test_switched_off_nothing_is_touched(corpus: Corpus) -> None:
         item = clips[request]
         assert item["masks"] is None
         assert np.array_equal(item["clip"], clips.reader.read(request.position))
+
+
+def test_replaced_clips_have_an_empty_text_and_no_speech(corpus: Corpus) -> None:
+    plan, clips = corpus.plan(corpus.config(augment__no_speech_fraction=0.4))
+    _, usual = corpus.plan(corpus.config())
+    empty = corpus.recognizer(corpus.config()).encode_labels([""])[0]
+    requests = [request for batch in PlannedBatches(plan, 0, clips.reader.prefetch, 0) for request in batch]
+    replaced = [request for request in requests if clips[request]["labels"] == empty]
+    assert 3 < len(replaced) < 20
+    for request in requests:
+        own, other = clips[request], usual[request]
+        assert len(own["clip"]) == len(other["clip"])
+        is_same = np.array_equal(own["clip"], other["clip"])
+        assert is_same == (own["labels"] == other["labels"]) == (request not in replaced)

@@ -55,6 +55,11 @@ class AugmentPart(Part):
         description="Manifest, like noise_manifest, of room impulse responses to convolve clips with. null: none.",
     )
     rir_probability: Probability = Field(0.5, description="Fraction of clips that are convolved.")
+    no_speech_fraction: Probability = Field(
+        0.0,
+        description="Fraction of clips that are replaced by silence, noise or synthetic music of the same length, with "
+        "an empty text, so that the model learns to write nothing for them.",
+    )
     time_masks: NotNegative = Field(0, description="SpecAugment: number of time masks in each clip.")
     time_mask_s: PositiveFloat = Field(0.4, description="SpecAugment: longest time mask. Seconds.")
     time_mask_fraction: Fraction = Field(
@@ -96,6 +101,7 @@ class AugmentPart(Part):
         return (
             self.changes_speed
             or self.masks
+            or self.no_speech_fraction > 0
             or any(field is not None for field in (self.gain_db, self.noise_manifest, self.rir_manifest))
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 VALIDATION = "validation"
-# Sets of sounds without speech, see `scoring.sounds`.
+# Sets of sounds without speech, see `data.sounds`.
 SOUND_SETS = ("silence", "noise")
 # Utterances of the validation set whose speakers the training set lacks.
 NEW_SPEAKERS = "new_speakers"

@@ -16,7 +16,7 @@ from trainers.data.batch_plan import BatchPlan
 from trainers.data.features import pad_samples
 from trainers.data.prepared_set import ClipReader
 from trainers.distributed.machine import end_with_parent
-from trainers.models.labels import Labels
+from trainers.models.labels import EmptiedLabels, Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Regularizer
 
 # Number of steps ahead for which shards are fetched. If the complete set is shuffled, a step needs about as many shards
@@ -106,11 +106,12 @@ def _begin_process(number: int) -> None:
 
 @dataclass(frozen=True)
 class Clips(Dataset[dict[str, Any]]):
-    """Stored clips with their labels."""
+    """Stored clips with their labels; `emptied` has those of clips that are replaced by sounds without speech."""
 
     reader: ClipReader
     labels: Labels
     augmenter: Augmenter | None = None
+    emptied: EmptiedLabels | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -120,6 +121,8 @@ class Clips(Dataset[dict[str, Any]]):
         masks = None
         if self.augmenter is not None:
             clip = self.augmenter.change(clip, reference.position, reference.epoch)
+            if self.emptied is not None and self.augmenter.replaces(reference.position, reference.epoch):
+                labels = self.emptied[reference.position]
             masks = self.augmenter.masks(len(clip), reference.position, reference.epoch)
         return {
             "clip": clip,

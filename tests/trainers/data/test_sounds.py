@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainers.scoring.sounds import SOUNDS
+from trainers.data.sounds import SOUNDS, draw_sound
 
 
 @pytest.mark.parametrize("name", SOUNDS)
@@ -24,3 +24,14 @@ def test_silence_is_below_60_db_and_noise_is_heard() -> None:
     assert max(peaks_db("silence")) < -59
     assert -np.inf in peaks_db("silence")
     assert -41 < min(peaks_db("noise")) <= max(peaks_db("noise")) < -9
+
+
+@pytest.mark.parametrize("count", [1, 160, 16_000, 16_001, 80_000])
+def test_drawn_sounds_have_the_length_of_the_clip_and_stay_in_scale(count: int) -> None:
+    generator = np.random.default_rng(0)
+    drawn = [draw_sound(count, generator) for _ in range(30)]
+    assert {len(each) for each in drawn} == {count}
+    assert {each.dtype for each in drawn} == {np.dtype(np.int16)}
+    peaks = {int(np.abs(each.astype(np.int32)).max()) for each in drawn}
+    assert 0 in peaks and max(peaks) > 1000
+    assert max(peaks) <= 32767 * 10 ** (-10 / 20) + 1

@@ -103,6 +103,19 @@ def _at_level(samples: Samples, level_db: float) -> npt.NDArray[np.int16]:
     return rounded
 
 
+def draw_sound(count: int, generator: np.random.Generator) -> npt.NDArray[np.int16]:
+    """Returns a sound of `count` samples, of a kind and at a level (-60 to -10 dB) that are drawn, or digital silence.
+
+    For training; no generator of a training draws the sounds of `silence` and `noise`, which have other seeds.
+    """
+    # A knock in a room takes a tenth of a second.
+    kinds = [None, *_KINDS] if count > SAMPLING_RATE_HZ else [None, "white", "pink"]
+    kind = kinds[int(generator.integers(len(kinds)))]
+    if kind is None:
+        return np.zeros(count, np.int16)
+    return _at_level(_KINDS[kind](count, generator), generator.uniform(-60.0, -10.0))
+
+
 def silence() -> list[Sound]:
     """Returns digital silence, and the noise of a quiet recorder (-90 to -60 dB), of each duration."""
     generator, sounds = np.random.default_rng(SEED), []
