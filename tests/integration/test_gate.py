@@ -7,12 +7,12 @@ import pytest
 
 from tests.integration.test_base_scores import pretrained, tuning
 from tests.integration.test_second_starts import run_folder
+from trainers.data import sounds
 from trainers.errors import RefusedError
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
-from trainers.scoring import sounds
 
 __all__ = ["pretrained"]
 

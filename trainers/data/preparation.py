@@ -30,9 +30,19 @@ from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import StorageOptions
 from trainers.config.wording import counted
 from trainers.data.audio import SAMPLING_RATE_HZ, UTTERANCE_VALUES, decode, encode_flac
-from trainers.data.prepared_set import JoinedMember, JoinedSet, PreparedSet, find, finish, joined_key, shard_name
+from trainers.data.prepared_set import (
+    OPTIONAL,
+    JoinedMember,
+    JoinedSet,
+    PreparedSet,
+    find,
+    finish,
+    joined_key,
+    shard_name,
+)
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.manifest import segment
+from trainers.data.sources.packing import PREVIOUS, SEGMENTS
 from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.data.sources.row_files.row_file import FILE, ROW
 from trainers.data.text import TextRules, normalize
@@ -75,6 +85,8 @@ RESULT_SCHEMA = pa.schema(
         ("duration_s", pa.float64()),
         ("text", pa.string()),
         ("language", pa.string()),
+        (SEGMENTS, pa.string()),
+        (PREVIOUS, pa.string()),
         ("reason", pa.string()),
         ("stored_bytes", pa.int64()),
     ]
@@ -133,7 +145,7 @@ class ShardTask:
         # Sorted, since rows of one recording were decoded together.
         for row, clip in sorted(made, key=lambda pair: int(pair[0]["row"])):
             result = {"source_row": row["row"], "stored_bytes": 0}
-            result |= {name: row[name] for name in ("id", "shard", "language")}
+            result |= {name: row[name] for name in ("id", "shard", "language")} | self._packed(row)
             if isinstance(clip, AudioError):
                 results.append({**result, "reason": str(clip)})
                 continue
@@ -148,6 +160,16 @@ class ShardTask:
         counted = stored_results(storage, shard)
         assert counted is not None
         return counted
+
+    def _packed(self, row: Row) -> dict[str, str]:
+        """Returns the values of SEGMENTS and PREVIOUS with normalized texts; empty for a row that is not packed."""
+        found = {}
+        if (segments := row.get(SEGMENTS)) is not None:
+            times = [[normalize(text, self.options), *rest] for text, *rest in json.loads(segments)]
+            found[SEGMENTS] = json.dumps(times, ensure_ascii=False)
+        if (previous := row.get(PREVIOUS)) is not None:
+            found[PREVIOUS] = normalize(previous, self.options)
+        return found
 
     def _clip(self, row: Row, samples: np.ndarray) -> dict[str, Any]:
         return {
@@ -370,9 +392,9 @@ def _split_results(results: pa.Table) -> tuple[pa.Table, list[dict[str, str]], i
     bad = ordered.filter(ordered["reason"].is_valid())
     good = ordered.filter(ordered["reason"].is_null()) if len(bad) else ordered
     stored_bytes: int = pc.sum(ordered["stored_bytes"]).as_py()
-    languages = ["language"] if ordered["language"].null_count < len(ordered) else []
+    known = [name for name in OPTIONAL if ordered[name].null_count < len(ordered)]
     return (
-        good.select(["id", "shard", "row", "duration_s", "text", *languages]),
+        good.select(["id", "shard", "row", "duration_s", "text", *known]),
         bad.select(["id", "reason"]).to_pylist(),
         stored_bytes,
     )

@@ -9,7 +9,8 @@ A `JoinedSet` has several: the members of a mix, each prepared separately and re
     shard-00000.arrow …             Arrow streams: id, audio (16-bit FLAC, not decoded), text, speaker, duration_s;
                                     the schema has the result of each row
     index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs; language from
-                                    the manifest, if clips have one
+                                    the manifest, if clips have one; segments and previous of packed clips, see
+                                    `sources.packing`
     labels-<hash>.bin               label ids of one tokenizer, see `models.labels`; added by the first training
     quarantine.jsonl                rows that could not be decoded: id, reason
     summary.json                    counts; rows = prepared + quarantined
@@ -42,6 +43,8 @@ from trainers.storage.json_files import to_jsonl
 OPEN_SHARDS = 256
 INDEX_ROWS_AT_ONCE = 131_072
 SUMMARY = "summary.json"
+# Columns of an index that only some sets have.
+OPTIONAL = ("language", "segments", "previous")
 
 
 @dataclass(frozen=True)
@@ -262,6 +265,10 @@ class ClipReader:
         return table["audio"].combine_chunks().field("bytes")
 
 
+def _column_or_nulls(index: pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
+    return index[name] if name in index.column_names else pa.nulls(len(index), pa.string())
+
+
 @dataclass(frozen=True)
 class JoinedMember:
     """One set of a mix.
@@ -316,6 +323,11 @@ class JoinedSet(PreparedSet):
     def _write_index(self, path: Path) -> None:
         languages = [member.languages() for member in self.members]
         has_languages = any(each.null_count < len(each) for each in languages)
+        others = [
+            name
+            for name in OPTIONAL
+            if name != "language" and any(name in member.prepared.index.column_names for member in self.members)
+        ]
         first_shard, tables = 0, []
         for number, (member, of_each) in enumerate(zip(self.members, languages, strict=True)):
             index = member.prepared.index
@@ -324,6 +336,7 @@ class JoinedSet(PreparedSet):
                 "shard": pc.add(index["shard"], first_shard),
                 **{name: index[name] for name in ("row", "duration_s", "text")},
                 **({"language": of_each} if has_languages else {}),
+                **{name: _column_or_nulls(index, name) for name in others},
                 "member": pa.repeat(pa.scalar(number, pa.int32()), len(index)),
             }
             tables.append(pa.table(columns))

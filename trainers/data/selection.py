@@ -1,5 +1,7 @@
 """Selects the prepared clips to train on, and checks that those of an evaluation split can be scored. Pure."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +103,12 @@ def reasons_to_leave_out(
         ("empty transcript", silent),
         (bounds.label_bound, wordy),
     ]
+
+
+def drawn_clips(ids: Sequence[str], share: float) -> IntArray:
+    """Returns the positions of a share of clips, drawn by their ids; a larger share has those of a smaller one, too."""
+    drawn = (int.from_bytes(hashlib.sha256(each.encode()).digest()[:8]) / 2**64 for each in ids)
+    return np.array([row for row, number in enumerate(drawn) if number < share], np.int64)
 
 
 def select_training(index: pa.Table, label_sizes: IntArray, data: DataPart, bounds: Bounds) -> TrainingRows:

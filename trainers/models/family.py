@@ -144,12 +144,12 @@ class Family(LabelCodec, Generic[Model]):
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
         """Returns a line for each setting that prevents training a model with these limits."""
-        found = []
-        if config.training.keep_timestamps and not self.has_timestamps:
-            found.append(
-                f"training.keep_timestamps is {config.training.keep_timestamps:g}, but models of the family "
-                f"{self.name} write no timestamps: set it to 0"
-            )
+        shares = {name: getattr(config.training, name) for name in ("keep_timestamps", "previous_text")}
+        found = [
+            f"training.{name} is {share:g}, but models of the family {self.name} have no tokens for it: set it to 0"
+            for name, share in shares.items()
+            if share and not self.has_timestamps
+        ]
         if not config.augment.frequency_masks or limits.has_bins:
             return found
         return [

@@ -19,6 +19,8 @@ from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.segments import Segment
 
 IGNORED_LABEL = -100
+# A label id up to this one is a `given_token`.
+_FIRST_GIVEN = -1000
 # Takes each utterance's label ids, which may include -100, and its number of samples. Returns `labels`, with -100 where
 # the model must not predict, and inputs other than `Features.inputs`, such as the tokens of a prompt.
 LabelCollator = Callable[[Sequence[Sequence[int]], Sequence[int]], dict[str, torch.Tensor]]
@@ -202,17 +204,33 @@ def padded(labels: Sequence[Sequence[int]]) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED_LABEL)
 
 
+def given_token(token: int) -> int:
+    """Returns the label id of a token that the model is given and does not predict, such as one of a previous text.
+
+    Given tokens precede all others of a label; the first one takes the place of the decoder's start token.
+    """
+    return _FIRST_GIVEN - token
+
+
 def pad_labels(
     labels: Sequence[Sequence[int]], samples: Sequence[int] = (), *, start_id: int, pad_id: int
 ) -> dict[str, torch.Tensor]:
     """Pads labels by length (not by token id, since Whisper pads with its end token); a `LabelCollator`.
 
     Returns:
-        int64 labels (B, L), padded with -100, and int64 decoder_input_ids (B, L): labels shifted right by one.
+        int64 labels (B, L), padded with -100, and int64 decoder_input_ids (B, L): labels shifted right by one. Given
+        tokens are inputs only.
     """
-    targets = padded(labels)
-    inputs = torch.cat([torch.full((len(labels), 1), start_id, dtype=torch.int64), targets[:, :-1]], dim=1)
-    return {"labels": targets, "decoder_input_ids": inputs.masked_fill(inputs == IGNORED_LABEL, pad_id)}
+    has_start = [bool(row) and row[0] <= _FIRST_GIVEN for row in labels]
+    with_start = padded([row if own else [start_id, *row] for row, own in zip(labels, has_start, strict=True)])
+    width = max(map(len, labels), default=0)
+    with_start = torch.nn.functional.pad(with_start, (0, width + 1 - with_start.shape[1]), value=IGNORED_LABEL)
+    inputs, targets = with_start[:, :-1], with_start[:, 1:]
+    inputs = torch.where(inputs <= _FIRST_GIVEN, _FIRST_GIVEN - inputs, inputs)
+    return {
+        "labels": targets.masked_fill(targets <= _FIRST_GIVEN, IGNORED_LABEL),
+        "decoder_input_ids": inputs.masked_fill(inputs == IGNORED_LABEL, pad_id),
+    }
 
 
 def row_losses(network: Any, given: Mapping[str, Any], collated: Mapping[str, Any], first: int = 0) -> list[float]:
@@ -280,6 +298,10 @@ class Recognizer(ABC):
     def timed_label(self, label: Sequence[int], segments: Sequence[Segment]) -> list[int]:
         """Returns the label ids of segments with their timestamps, in the language of the label without them."""
         raise NotImplementedError(f"{type(self).__name__}: its family writes no timestamps")
+
+    def label_after(self, label: Sequence[int], previous: str) -> list[int]:
+        """Returns a label before which the model is given the text before its clip, as much as it has room for."""
+        raise NotImplementedError(f"{type(self).__name__}: its family takes no previous text")
 
     def encode_labels(self, texts: Sequence[str]) -> list[list[int]]:
         """See `LabelCodec`."""

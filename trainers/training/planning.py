@@ -15,8 +15,9 @@ from trainers.data.augmentation import Augmenter, RecordingPool, Speeds
 from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, bucket_edges
 from trainers.data.mixing import Group, Mixture
 from trainers.data.prepared_set import JoinedSet, PreparedSet
-from trainers.data.selection import Bounds, TrainingRows, select_scored, select_training
+from trainers.data.selection import Bounds, TrainingRows, drawn_clips, select_scored, select_training
 from trainers.data.sources.manifest_source import locate_mixed
+from trainers.data.sources.packing import PREVIOUS
 from trainers.errors import DataError
 from trainers.models.label_codec import Limits
 from trainers.models.labels import NOT_NAMED, EmptiedLabels, Labels, ReplacedLabels, clip_languages, labels_of
@@ -43,8 +44,8 @@ def plan_training(
     limits = recognizer.limits
     bounds = bounds_of(config, limits)
     plain = labels = labels_of(prepared, recognizer.codec, recognizer.processor, config.model.language)
-    if timed:
-        labels = with_timestamps(plain, prepared, recognizer, timed)
+    if timed or config.training.previous_text:
+        labels = changed_labels(config, plain, prepared, recognizer, timed or {})
     rows = select_training(prepared.index, label_sizes(labels, bounds), config.data, bounds)
     selection = rows.selection
     if isinstance(prepared, JoinedSet):
@@ -68,18 +69,30 @@ def plan_training(
     return plan, clips
 
 
-def with_timestamps(
-    labels: Labels, prepared: PreparedSet, recognizer: Recognizer, timed: Mapping[str, Sequence[Segment]]
+def changed_labels(
+    config: TrainConfig,
+    labels: Labels,
+    prepared: PreparedSet,
+    recognizer: Recognizer,
+    timed: Mapping[str, Sequence[Segment]],
 ) -> Labels:
-    """Returns labels in which those of clips with segments have timestamps, unless they would be too long."""
-    rows, ids = [], []
-    for row, id_ in enumerate(prepared.index["id"].to_pylist()):
-        if id_ in timed:
-            label = recognizer.timed_label(labels[row], timed[id_])
-            if len(label) <= recognizer.limits.label_tokens:
-                rows.append(row)
-                ids.append(np.array(label, np.int32))
-    return ReplacedLabels(labels, np.array(rows, np.int64), ids)
+    """Returns labels in which those of clips with segments have timestamps, and a share follows a previous text.
+
+    A label that would be longer than the model's longest stays as it is.
+    """
+    ids, index, most = prepared.index["id"].to_pylist(), prepared.index, recognizer.limits.label_tokens
+    previous = index[PREVIOUS].to_pylist() if PREVIOUS in index.column_names else [None] * len(ids)
+    follow = {*drawn_clips([f"{PREVIOUS}/{each}" for each in ids], config.training.previous_text).tolist()}
+    changed: dict[int, list[int]] = {}
+    for row, id_ in enumerate(ids):
+        label = plain = labels[row]
+        if id_ in timed and len(with_times := recognizer.timed_label(plain, timed[id_])) <= most:
+            label = with_times
+        if row in follow and (before := previous[row]):
+            label = recognizer.label_after(label, before)
+        if label is not plain:
+            changed[row] = label
+    return ReplacedLabels(labels, np.array([*changed], np.int64), [np.array(ids, np.int32) for ids in changed.values()])
 
 
 def mixture_of(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> Mixture:

@@ -1,7 +1,8 @@
 """Gives a share of the training clips labels with timestamps, so that a fine-tuned Whisper still writes them.
 
-The times are those of the segments that the initial weights write for these clips. They are computed before the first
-step, and stored below the storage path by a hash of everything that determines them; each run has a copy:
+A clip of several segments of a recording (data.pack_segments_s) has the times of the manifest. Those of others are of
+the segments that the initial weights write for them. They are computed before the first step, and stored below the
+storage path by a hash of everything that determines them; each run has a copy:
 
 base_scores/<hash>/segments.jsonl       a line for each clip: id and segments, each with text, start and end in seconds;
                                         null if the weights write another text
@@ -9,15 +10,18 @@ base_scores/<hash>/segments.jsonl       a line for each clip: id and segments, e
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from trainers.config.locations import storage_path_of
 from trainers.config.parts.run_part import BASE_SCORES
 from trainers.config.wording import counted
 from trainers.data.batch_plan import IntArray
+from trainers.data.selection import drawn_clips
+from trainers.data.sources.packing import SEGMENTS
 from trainers.distributed.console import ProgressCounter
 from trainers.distributed.console.events import Stage
 from trainers.models.labels import labels_of
@@ -47,14 +51,19 @@ def find_segments(context: WorkerContext, weights: ResumePoint | None) -> None:
     session, share = context.session, context.config.training.keep_timestamps
     if not share or session.broadcast(lambda: context.writer.check().segments, "looking for segments") is not None:
         return
-    what = "finding segments of training clips"
+    index, what = context.task.sets["train"].index, "finding segments of training clips"
+    known = _packed(index)
+    chosen = np.array(
+        [row for row in drawn_clips(index["id"].to_pylist(), share).tolist() if row not in known], np.int64
+    )
+    if not len(chosen):
+        return
     session.show_from_main(Stage("timestamps", what))
     key = _key(context, weights)
     folder = RunFolder(open_storage(f"{storage_path_of(context.config)}/{BASE_SCORES}/{key}", _options(context)))
     if not session.broadcast(lambda: folder.storage.exists(FILE), what):
         recognizer = open_initial(context, weights)
         recognizer.model.to(context.device).eval()
-        chosen = chosen_clips(context.task.sets["train"].index["id"].to_pylist(), share)
         rows = _found(context, recognizer, chosen, what)
         if session.is_main_process:
             folder.write_jsonl(FILE, rows)
@@ -63,18 +72,23 @@ def find_segments(context: WorkerContext, weights: ResumePoint | None) -> None:
 
 def read_segments(context: WorkerContext) -> dict[str, list[Segment]]:
     """Returns the segments of each clip whose label has timestamps, by id; empty if the run keeps none."""
-    if not context.config.training.keep_timestamps:
+    if not (share := context.config.training.keep_timestamps):
         return {}
-    file = context.writer.journal.read().segments
-    assert file is not None, "found before the first step"
-    rows = [json.loads(line) for line in context.folder.storage.read_bytes(file).splitlines()]
-    return {row["id"]: [Segment(*each) for each in row["segments"]] for row in rows if row["segments"] is not None}
+    index = context.task.sets["train"].index
+    ids, known = index["id"].to_pylist(), _packed(index)
+    found = {ids[row]: known[row] for row in drawn_clips(ids, share).tolist() if known.get(row)}
+    if (file := context.writer.journal.read().segments) is not None:
+        rows = [json.loads(line) for line in context.folder.storage.read_bytes(file).splitlines()]
+        found |= {row["id"]: [Segment(*each) for each in row["segments"]] for row in rows if row["segments"]}
+    return found
 
 
-def chosen_clips(ids: Sequence[str], share: float) -> IntArray:
-    """Returns the positions of the clips that get timestamps; a larger share has those of a smaller one, too."""
-    drawn = (int.from_bytes(hashlib.sha256(each.encode()).digest()[:8]) / 2**64 for each in ids)
-    return np.array([row for row, number in enumerate(drawn) if number < share], np.int64)
+def _packed(index: pa.Table) -> dict[int, list[Segment]]:
+    """Returns the segments of packed clips, which the manifest has, by their positions."""
+    if SEGMENTS not in index.column_names:
+        return {}
+    known = enumerate(index[SEGMENTS].to_pylist())
+    return {row: [Segment(*each) for each in json.loads(text) if each[0]] for row, text in known if text is not None}
 
 
 def _found(context: WorkerContext, recognizer: Recognizer, rows: IntArray, what: str) -> list[dict[str, Any]]:

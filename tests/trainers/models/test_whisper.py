@@ -11,7 +11,8 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError
 from trainers.models.family import Family
-from trainers.models.recognizer import IGNORED_LABEL, Recognizer, label_loss, pad_labels
+from trainers.models.recognizer import IGNORED_LABEL, Recognizer, given_token, label_loss, pad_labels
+from trainers.models.segments import Segment
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_part import language_code
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, input_frames
@@ -180,6 +181,45 @@ class TestLabels:
         labels, inputs = pad_labels([[IGNORED_LABEL] * 2, [1]], start_id=9, pad_id=7).values()
         assert labels.tolist() == [[IGNORED_LABEL] * 2, [1, IGNORED_LABEL]]
         assert inputs.tolist() == [[9, 7], [9, 1]]
+
+    def test_given_tokens_are_inputs_and_no_targets(self) -> None:
+        rows = [[given_token(50), given_token(3), given_token(9), 1, 7], [1, 2, 7], [IGNORED_LABEL] * 2]
+        labels, inputs = pad_labels(rows, start_id=9, pad_id=7).values()
+        ignored = IGNORED_LABEL
+        assert labels.tolist() == [
+            [ignored, ignored, 1, 7, ignored],
+            [1, 2, 7, ignored, ignored],
+            [ignored] * 5,
+        ]
+        assert inputs.tolist() == [[50, 3, 9, 1, 7], [9, 1, 2, 7, 7], [9, 7, 7, 7, 7]]
+        alone = pad_labels(rows[:1], start_id=9, pad_id=7)
+        assert alone["labels"].tolist() == [[ignored, ignored, 1, 7, ignored]]
+
+    def test_labels_with_timestamps_have_those_of_their_segments(self, recognizer: Recognizer) -> None:
+        (label,) = recognizer.encode_labels(["one two three"])
+        segments = [Segment("one", 0.0, 0.5), Segment("two three", 0.52, 1.96)]
+        timed = recognizer.timed_label(label, segments)
+        tokenizer = recognizer.processor.tokenizer
+        tokens = tokenizer.convert_ids_to_tokens(timed)
+        assert tokens[:2] == ["<|sr|>", "<|transcribe|>"] and tokens[-1] == tokenizer.eos_token
+        assert [token for token in tokens if "." in token] == ["<|0.00|>", "<|0.50|>", "<|0.52|>", "<|1.96|>"]
+        assert tokenizer.decode(timed, skip_special_tokens=True).split() == ["one", "two", "three"]
+
+    def test_a_label_after_a_text_begins_with_the_text(self, recognizer: Recognizer) -> None:
+        (label,) = recognizer.encode_labels(["one two three"])
+        after = recognizer.label_after(label, "four five")
+        batch = recognizer.collate_labels([after, label], [])
+        tokenizer, given = recognizer.processor.tokenizer, len(after) - len(label)
+        tokens = tokenizer.convert_ids_to_tokens(batch["decoder_input_ids"][0])
+        assert tokens[0] == "<|startofprev|>" and tokens[given - 1 : given + 2] == [START, "<|sr|>", "<|transcribe|>"]
+        assert tokenizer.decode(batch["decoder_input_ids"][0][1 : given - 1]).strip() == "four five"
+        assert batch["labels"][0][: given - 1].eq(IGNORED_LABEL).all()
+        assert batch["labels"][0][given - 1 :].tolist()[: len(label)] == label
+
+    def test_a_text_before_has_what_room_the_label_leaves(self, recognizer: Recognizer) -> None:
+        (label,) = recognizer.encode_labels(["one two three"])
+        after = recognizer.label_after(label, "four five " * 1000)
+        assert len(label) + 2 < len(after) <= recognizer.limits.label_tokens
 
     def test_they_are_what_a_call_of_the_tokenizer_gives_whatever_it_was_called_with_before(
         self, recognizer: Recognizer

@@ -224,6 +224,12 @@ class DataPart(Part):
         description="Training clips without a text. leave_out: they are left out, and counted. train: the model learns "
         "to write nothing for them, for example for recordings of noise.",
     )
+    pack_segments_s: PositiveFloat | None = Field(
+        None,
+        description="Join consecutive segments of a training recording (rows with an offset and a duration) into clips "
+        "of up to this length, whose labels can have their times (training.keep_timestamps). Segments with more than a "
+        "second between them are not joined. Seconds. null: each segment is a clip.",
+    )
     max_bad_fraction: float = Field(
         0.05, ge=0, le=1, description="Stop if more than this fraction of a manifest's recordings cannot be decoded."
     )

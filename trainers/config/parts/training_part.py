@@ -72,8 +72,15 @@ class TrainingPart(Part):
         ge=0,
         le=1,
         description="Whisper: fraction of the training clips whose labels have timestamps, so that the model still "
-        "writes them. Their times are those that the initial weights write for these clips, before the first step. "
-        "0: no timestamps.",
+        "writes them. Times are those of the manifest's segments (data.pack_segments_s) or, for other clips, those "
+        "that the initial weights write, before the first step. 0: no timestamps.",
+    )
+    previous_text: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Whisper: fraction of the training clips that follow another one in their recording "
+        "(data.pack_segments_s) for which the model is given its text, as in long-form recognition.",
     )
     fp16: bool = Field(False, description="Compute in 16-bit floats, with loss scaling (CUDA).")
     bf16: bool = Field(False, description="Compute in bfloat16 (newer CUDA GPUs, and CPUs).")

@@ -1,6 +1,7 @@
 """Lists the data sources, and opens the data source of a config."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
@@ -8,7 +9,8 @@ from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, p
 from trainers.data.sources.dataset_source import DatasetSource
 from trainers.data.sources.demo_corpus import DemoSource
 from trainers.data.sources.manifest_source import ManifestSource
-from trainers.data.sources.mix_source import MixSource
+from trainers.data.sources.mix_source import MixSource, joined
+from trainers.data.sources.packing import packed
 from trainers.errors import ConfigError
 from trainers.plugins import with_plugins
 from trainers.storage import Storage
@@ -35,6 +37,13 @@ def source_of(data: DataPart, storage_options: StorageOptions) -> DataSource:
     return table[data.source_name](data, storage_options)
 
 
+def _packed(source: SourceSplit, longest_s: float) -> SourceSplit:
+    """Returns a split, or each member of a mix, with its segments packed."""
+    if not source.members:
+        return packed(source, longest_s)
+    return joined(source.split, [replace(each, source=packed(each.source, longest_s)) for each in source.members])
+
+
 def open_sources(
     data: DataPart,
     *,
@@ -48,5 +57,7 @@ def open_sources(
     """
     source = source_of(data, storage_options)
     opened = [source.open(split, fingerprint_cache) for split in splits if split in source.splits]
+    if (longest_s := data.pack_segments_s) is not None:
+        opened = [_packed(each, longest_s) if each.split == "train" else each for each in opened]
     print_warnings(opened)
     return opened

@@ -78,7 +78,7 @@ class MixSource(DataSource):
                 # The name under which it is prepared.
                 own = replace(opened, split=f"{split} ({member.name})")
                 members.append(SourceMember(member.name, member.language, own))
-        return _joined(split, members)
+        return joined(split, members)
 
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         members = []
@@ -95,7 +95,8 @@ class MixSource(DataSource):
         return getattr(self.data, split) is not None
 
 
-def _joined(split: str, members: Sequence[SourceMember]) -> SourceSplit:
+def joined(split: str, members: Sequence[SourceMember]) -> SourceSplit:
+    """Returns the split that joins the members of a mix."""
     sources = [member.source for member in members]
     tables = [_table_of(number, member) for number, member in enumerate(members)]
     table = pa.concat_tables(tables, promote_options="permissive")

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from transformers import GenerationMixin
-from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
+from transformers.generation.logits_process import LogitsProcessorList, WhisperTimeStampLogitsProcessor
 from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.models.segments import Segment
 
 STEP_S = 0.02
+# The token before the text that precedes a clip.
+PREVIOUS_TEXT = "<|startofprev|>"
 
 
 def generate_segments(
@@ -38,7 +40,7 @@ def generate_segments(
         max_new_tokens=most_tokens,
         num_beams=1,
         do_sample=False,
-        logits_processor=[rules],
+        logits_processor=LogitsProcessorList([rules]),
     )[:, prompts.shape[1] :]
     first, last = generation.no_timestamps_token_id + 1, generation.eos_token_id
 

@@ -31,6 +31,7 @@ from trainers.models.recognizer import (
     Recognizer,
     Word,
     computing_in,
+    given_token,
     label_loss,
     pad_labels,
     row_losses,
@@ -38,7 +39,7 @@ from trainers.models.recognizer import (
 )
 from trainers.models.segments import Segment
 from trainers.models.sources.loaded_weights import weights_from_pretrained
-from trainers.models.whisper.timestamps import generate_segments, timed_label
+from trainers.models.whisper.timestamps import PREVIOUS_TEXT, generate_segments, timed_label
 from trainers.models.whisper.whisper_generation import allowing_text, is_multilingual, language_of, resolve_generation
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import regularization
@@ -163,6 +164,16 @@ class WhisperRecognizer(Recognizer):
     def timed_label(self, label: Sequence[int], segments: Sequence[Segment]) -> list[int]:
         first = self.model.generation_config.no_timestamps_token_id + 1
         return timed_label(label[: self.limits.prefix_tokens - 1], segments, self.processor.tokenizer, first, label[-1])
+
+    def label_after(self, label: Sequence[int], previous: str) -> list[int]:
+        tokenizer, start = self.processor.tokenizer, self.model.config.decoder_start_token_id
+        # Whisper gives as many at most (`--condition_on_previous_text`).
+        room = min(self.limits.label_tokens - len(label) - 2, self.model.config.max_target_positions // 2 - 1)
+        before = tokenizer.convert_tokens_to_ids(PREVIOUS_TEXT)
+        if room <= 0 or before is None:
+            return list(label)
+        text = tokenizer.backend_tokenizer.encode(f" {previous}", add_special_tokens=False).ids
+        return [*map(given_token, (before, *text[-room:], start)), *label]
 
     def _languages(self, labels: Sequence[Sequence[int]]) -> dict[str, list[str]]:
         """Returns options with which `generate` begins each hypothesis with its labels' language."""

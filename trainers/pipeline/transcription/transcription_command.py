@@ -67,10 +67,10 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
     config = transcription_config(request)
     # Before torch is loaded, so that errors in the arguments are reported in a second or two.
     model = find_model(request.model, config.run.storage_options, ARGUMENT)
-    if (address := address_of(request.model)) is not None:
-        run = RunFolder(open_storage(address, config.run.storage_options))
-        if (problem := how_worse(run)) is not None:
-            show(f"warning: {problem}")
+    address, options = address_of(request.model), config.run.storage_options
+    problem = how_worse(RunFolder(open_storage(address, options))) if address is not None else None
+    if problem is not None:
+        show(f"warning: {problem}")
     from trainers.pipeline.transcription.input_rows import is_manifest, open_rows, refuse_missing  # noqa: PLC0415
 
     rows = open_rows(request.inputs, config.data, config.run.storage_options)

@@ -1,0 +1,96 @@
+"""Segments of a recording are joined into clips that know their times."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.data.sources.packing import MOST_PAUSE_S, pack
+
+
+def segment(number: int, start_s: float, end_s: float, **fields: Any) -> dict[str, Any]:
+    usual = {"audio": "talk.wav", "speaker": "ana", "language": None}
+    return {
+        "row": number,
+        "id": f"talk-{number}",
+        "text": f"text {number}",
+        "offset_s": start_s,
+        "duration_s": end_s - start_s,
+        **usual,
+        **fields,
+    }
+
+
+def packed(*rows: dict[str, Any], longest_s: float = 30) -> list[dict[str, Any]]:
+    return [*pack(rows, longest_s)]
+
+
+def test_segments_are_joined_in_the_order_of_their_times() -> None:
+    (clip,) = packed(segment(0, 12, 20), segment(1, 2.5, 8), segment(2, 8.5, 11.5))
+    assert (clip["id"], clip["offset_s"], clip["duration_s"]) == ("talk-1", 2.5, 17.5)
+    assert clip["text"] == "text 1 text 2 text 0"
+    assert json.loads(clip["segments"]) == [["text 1", 0, 5.5], ["text 2", 6.0, 9.0], ["text 0", 9.5, 17.5]]
+    assert clip["previous"] is None
+
+
+def test_a_clip_that_follows_has_the_text_before_it() -> None:
+    clips = packed(segment(0, 0, 20), segment(1, 20, 35), segment(2, 40, 45))
+    assert [(clip["text"], clip["previous"]) for clip in clips] == [
+        ("text 0", None),
+        ("text 1", "text 0"),
+        # After a pause of five seconds, of which nothing is known.
+        ("text 2", None),
+    ]
+    assert [clip["row"] for clip in clips] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("second", "clips"),
+    [
+        ({}, 1),
+        ({"audio": "other.wav"}, 2),
+        ({"language": "sr"}, 2),
+        ({"offset_s": 5 + MOST_PAUSE_S + 0.1}, 2),
+        # Overlaps with the first.
+        ({"offset_s": 4.0}, 2),
+        ({"offset_s": 4.98}, 1),
+        ({"duration_s": 26.0}, 2),
+        # To the end of the recording, which is not known.
+        ({"duration_s": None}, 2),
+    ],
+)
+def test_only_what_belongs_together_is_joined(second: dict[str, Any], clips: int) -> None:
+    assert len(packed(segment(0, 0, 5), {**segment(1, 5, 10), **second})) == clips
+
+
+def test_complete_recordings_stay_as_they_are() -> None:
+    rows = [segment(number, 0, 5, offset_s=None) for number in range(3)]
+    assert packed(*rows) == [{**row, "segments": None, "previous": None} for row in rows]
+
+
+def test_speakers_are_kept_if_they_are_one() -> None:
+    assert packed(segment(0, 0, 5), segment(1, 5, 10))[0]["speaker"] == "ana"
+    assert packed(segment(0, 0, 5), segment(1, 5, 10, speaker="bo"))[0]["speaker"] is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.floats(0.1, 40)), max_size=30), st.floats(1, 30))
+def test_no_segment_is_lost_doubled_or_moved(gaps: Sequence[tuple[float, float]], longest_s: float) -> None:
+    at, rows = 0.0, []
+    for number, (gap_s, length_s) in enumerate(gaps):
+        rows.append(segment(number, at + gap_s, at + gap_s + length_s))
+        at += gap_s + length_s
+    clips = packed(*rows, longest_s=longest_s)
+    found = [
+        (text, clip["offset_s"] + start_s, clip["offset_s"] + end_s)
+        for clip in clips
+        for text, start_s, end_s in json.loads(clip["segments"])
+    ]
+    assert [text for text, _, _ in found] == [row["text"] for row in rows]
+    for (_, start_s, end_s), row in zip(found, rows, strict=True):
+        assert start_s == pytest.approx(row["offset_s"])
+        assert end_s == pytest.approx(row["offset_s"] + row["duration_s"])
+    for clip in clips:
+        assert clip["duration_s"] <= longest_s + 1e-6 or len(json.loads(clip["segments"])) == 1
