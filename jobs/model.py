@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from trainers.config.wording import both_contexts
 from trainers.errors import ConfigError
 
 DEFAULT_QUEUE = "default"
@@ -167,20 +166,19 @@ class Progress(Record):
     at_s: float = 0.0
 
     @property
-    def shown_wers(self) -> dict[str, str]:
-        """Known WERs as text by the name of their set, most significant first, see `both_contexts`."""
+    def shown_wers(self) -> list[tuple[str, float, float | None, float | None]]:
+        """Known WERs, most significant first: name of the set, WER, WER at the full context, WER before the training.
+
+        The third is None if the contexts are the same; the fourth is at the longer context, and None if not known.
+        """
         base = (self.base_wer, self.base_full_context_wer)
         base_test = (self.base_test_wer, self.base_test_full_context_wer)
-        known = {
-            "test": (self.test_wer, self.test_full_context_wer, base_test),
-            "best validation": (self.best_wer, self.best_full_context_wer, base),
-            "last validation": (self.wer, self.full_context_wer, base),
-        }
-        return {
-            name: both_contexts(wer, full, before[full is not None])
-            for name, (wer, full, before) in known.items()
-            if wer is not None
-        }
+        known = (
+            ("test", self.test_wer, self.test_full_context_wer, base_test),
+            ("best validation", self.best_wer, self.best_full_context_wer, base),
+            ("last validation", self.wer, self.full_context_wer, base),
+        )
+        return [(name, wer, full, before[full is not None]) for name, wer, full, before in known if wer is not None]
 
     @property
     def restarts_text(self) -> str:

@@ -189,8 +189,8 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
         if given.verb != "train":
             raise ConfigError(f"{option} is for a training: leave out --verb {given.verb}")
         show(Stage("imports", LIBRARIES))
-        from trainers.pipeline.debug_run import debug  # noqa: PLC0415
-        from trainers.pipeline.find_lr import find_lr  # noqa: PLC0415
+        from trainers.pipeline.trials.debug_run import debug  # noqa: PLC0415
+        from trainers.pipeline.trials.find_lr import find_lr  # noqa: PLC0415
 
         return debug(config) if given.debug else find_lr(config)
     if given.verb == "check":

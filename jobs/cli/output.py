@@ -17,7 +17,7 @@ from rich.cells import cell_len, set_cell_size
 
 from jobs.model import Attempt, AttemptState, Event, Run, RunState
 from trainers.config.storage_location import is_url
-from trainers.config.wording import counted, format_duration, printable
+from trainers.config.wording import both_contexts, counted, format_duration, printable
 from trainers.distributed.console.plain_lines import sparkline
 from trainers.errors import ConfigError
 from trainers.storage.json_files import to_json
@@ -95,7 +95,8 @@ def runs_table(runs: Sequence[Run]) -> None:
 
 def wer_cell(run: Run) -> str:
     """Returns the WER on the test set, else the best on the validation set, else the last one; "" if unknown."""
-    return next(iter(run.progress.shown_wers.values()), "") if run.progress is not None else ""
+    known = run.progress.shown_wers if run.progress is not None else []
+    return next((both_contexts(wer, full, base) for _, wer, full, base in known), "")
 
 
 def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
@@ -112,7 +113,7 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
         course = f"{first:.2f}% → {last:.2f}% {sparkline(run.progress.wers, CURVE_CELLS)}"
         lines["WER"] = course if run.progress.full_context_wer is None else f"{course} (short context)"
     if run.progress is not None and (known := run.progress.shown_wers):
-        lines["scores"] = " · ".join(f"{name}: WER {wer}" for name, wer in known.items())
+        lines["scores"] = " · ".join(f"{name}: WER {both_contexts(wer, full, base)}" for name, wer, full, base in known)
     if run.progress is not None and run.progress.restarts:
         lines["workers"] = run.progress.restarts_text
     if run.depends_on:

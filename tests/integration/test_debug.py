@@ -16,7 +16,7 @@ from jobs.cli.app import app as command_line
 from tests.trainers.synthetic import content
 from trainers.errors import DataError, ResumeError
 from trainers.main import main
-from trainers.pipeline.debug_run import CLIPS
+from trainers.pipeline.trials.debug_run import CLIPS
 
 STAGES = ["model", "prepare", "train", "evaluate", "save", "resume", "export", "score"]
 

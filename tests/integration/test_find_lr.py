@@ -7,7 +7,7 @@ import yaml
 
 from tests.trainers.synthetic import content
 from trainers.main import main
-from trainers.training.rate_sweep import STEPS
+from trainers.training.trainer.rate_sweep import STEPS
 
 
 def test_it_suggests_a_rate_and_keeps_no_run(tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,9 @@ from pydantic import Field, ValidationInfo
 
 from trainers.config.family_table import AnyDecodePart, AnyModelPart
 from trainers.config.parts.augment_part import AugmentPart
+from trainers.config.parts.conditions import SOUND_SETS, VALIDATION
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.evaluate_part import EvaluatePart
-from trainers.config.parts.gate import SOUND_SETS, VALIDATION
 from trainers.config.parts.part import Part, Settings, rule, trains
 from trainers.config.parts.run_part import CheckpointPart, HubPart, RunPart
 from trainers.config.parts.scaling_part import ScalingPart

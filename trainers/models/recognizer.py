@@ -16,7 +16,6 @@ from trainers.data.batch_plan import FloatArray, IntArray
 from trainers.data.features import Features
 from trainers.distributed.session import Session
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.segments import Segment
 
 IGNORED_LABEL = -100
 # A label id up to this one is a `given_token`.
@@ -94,6 +93,14 @@ class Alternative:
 
 class Word(NamedTuple):
     """A word of a hypothesis, with its timestamps in seconds from the clip's beginning."""
+
+    text: str
+    start_s: float
+    end_s: float
+
+
+class Segment(NamedTuple):
+    """A part of a clip, with its timestamps in seconds from the clip's beginning."""
 
     text: str
     start_s: float

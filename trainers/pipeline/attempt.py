@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from trainers.config.parts.gate import VALIDATION
+from trainers.config.parts.conditions import VALIDATION
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import HubPart
 from trainers.config.schema import TrainConfig

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainers.config.locations import cache_url_of, storage_path_of, variables_in
+from trainers.config.parts.conditions import NEW_SPEAKERS, SOUND_SETS
 from trainers.config.parts.decode_part import DecodePart
-from trainers.config.parts.gate import NEW_SPEAKERS, SOUND_SETS
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import EVALUATIONS
 from trainers.config.schema import TrainConfig

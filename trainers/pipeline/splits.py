@@ -10,8 +10,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from trainers.config.locations import cache_url_of, storage_path_of
+from trainers.config.parts.conditions import VALIDATION
 from trainers.config.parts.data_part import DataPart
-from trainers.config.parts.gate import VALIDATION
 from trainers.config.parts.part import AUGMENT_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted

@@ -1,6 +1,7 @@
 """Builds the components of a rank's training loop, and trains to the last step or a stop request."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
 from trainers.scoring.scorer import CutShortError
 from trainers.training.arguments import training_arguments
+from trainers.training.base.gate import Gate
 from trainers.training.callbacks import (
     VALIDATION,
     CheckpointReports,
@@ -34,14 +36,13 @@ from trainers.training.callbacks import (
     Reseed,
 )
 from trainers.training.early_stop import EarlyStop, Patience, ranked_score
-from trainers.training.gate import Gate
 from trainers.training.planning import small_set_note
 from trainers.training.schedule import ApplyConfig, Schedule
 from trainers.training.sharding import nvme_optimizer
 from trainers.training.trainer.planned_batches import Clips, PlannedBatches
 from trainers.training.trainer.speech_trainer import SpeechTrainer
 from trainers.training.trainer.step_times import StepGauges
-from trainers.training.validation import Validation
+from trainers.training.validation_scores import Validation
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 
@@ -74,16 +75,7 @@ def build(
 ) -> Loop:
     """Creates the Trainer with the model, the batch plan and the plan's clips. Every rank calls this."""
     config, session, task = context.config, context.session, context.task
-    reports = CheckpointReports(session, context.writer, config.checkpoint.score_attribute)
-
-    def after_upload(checkpoint: Checkpoint, seconds: float) -> None:
-        context.status.update(Phase.TRAINING, checkpoint_s=round(seconds, 1))
-        reports.add(checkpoint)
-        context.trackers.upload()
-        context.page.request()
-
-    uploader = Uploader(context.writer, context.retention, also=after_upload)
-    keeper = KeepCheckpoints(session, uploader, task.attempt, context.staging.group, sharded=config.strategy.is_sharded)
+    keeper, reports = _checkpoints(context)
     durations_s = task.sets["train"].index["duration_s"].to_numpy()
     log = MetricsLog(context.writer, session.show_from_main, context.show_metrics)
     if start is not None and session.is_main_process:
@@ -100,14 +92,7 @@ def build(
         wers=wers_of(earlier),
         regularizer=recognizer.regularizer,
     )
-    ranking = config.checkpoint.score_attribute
-    # A checkpoint without a score is scored again when training begins.
-    counted_to = first_step if start is not None and start.checkpoint.metrics else first_step - 1
-    scores = [
-        ranked_score(line, ranking) for line in earlier if line.get(ranking) is not None and line["step"] <= counted_to
-    ]
-    patience = Patience(config.training.patience, config.checkpoint.checkpoint_score_order, scores)
-    early_stop = EarlyStop(session, patience, ranking)
+    early_stop = _early_stop(context, start, earlier)
     stop = LastStep(session, first_step)
     validation = Validation.of(context, recognizer, Gate.of(context), progress, keeper)
     arguments = training_arguments(
@@ -143,6 +128,35 @@ def build(
     last_step = schedule.last_step
     components = (trainer, stop, log, progress, early_stop, validation, keeper, reports)
     return Loop(context, start, recognizer, plan, last_step, *components)
+
+
+def _checkpoints(context: WorkerContext) -> tuple[KeepCheckpoints, CheckpointReports]:
+    """Creates the callbacks that store checkpoints, and report those that are stored."""
+    session, config = context.session, context.config
+    reports = CheckpointReports(session, context.writer, config.checkpoint.score_attribute)
+
+    def after_upload(checkpoint: Checkpoint, seconds: float) -> None:
+        context.status.update(Phase.TRAINING, checkpoint_s=round(seconds, 1))
+        reports.add(checkpoint)
+        context.trackers.upload()
+        context.page.request()
+
+    uploader = Uploader(context.writer, context.retention, also=after_upload)
+    group, attempt = context.staging.group, context.task.attempt
+    return KeepCheckpoints(session, uploader, attempt, group, sharded=config.strategy.is_sharded), reports
+
+
+def _early_stop(context: WorkerContext, start: ResumePoint | None, earlier: Sequence[dict[str, Any]]) -> EarlyStop:
+    """Creates the callback that ends training early, which counts earlier validations."""
+    ranking = context.config.checkpoint.score_attribute
+    first_step = start.checkpoint.step if start is not None else 0
+    # A checkpoint without a score is scored again when training begins.
+    counted_to = first_step if start is not None and start.checkpoint.metrics else first_step - 1
+    scores = [
+        ranked_score(line, ranking) for line in earlier if line.get(ranking) is not None and line["step"] <= counted_to
+    ]
+    order = context.config.checkpoint.checkpoint_score_order
+    return EarlyStop(context.session, Patience(context.config.training.patience, order, scores), ranking)
 
 
 def _earlier_validations(context: WorkerContext, first_step: int) -> list[dict[str, Any]]:

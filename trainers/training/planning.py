@@ -21,8 +21,7 @@ from trainers.data.sources.packing import PREVIOUS
 from trainers.errors import DataError
 from trainers.models.label_codec import Limits
 from trainers.models.labels import NOT_NAMED, EmptiedLabels, Labels, ReplacedLabels, clip_languages, labels_of
-from trainers.models.recognizer import Decoding, Recognizer, Search
-from trainers.models.segments import Segment
+from trainers.models.recognizer import Decoding, Recognizer, Search, Segment
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype

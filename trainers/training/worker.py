@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from trainers.config.loader import same_command
-from trainers.config.parts.gate import NEW_SPEAKERS
+from trainers.config.parts.conditions import NEW_SPEAKERS
 from trainers.data.sounds import SOUNDS
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
@@ -20,7 +20,7 @@ from trainers.metrics.known_metrics import known_metrics
 from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.models.families import family_of_folder
 from trainers.models.sources.origins import origin_of
-from trainers.models.weight_distance import layer_distances
+from trainers.models.weights import layer_distances
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import TRAINING_STATE, newest
@@ -37,17 +37,17 @@ from trainers.scoring.report.live_page import LivePage
 from trainers.scoring.report.model_card import BEST_CHECKPOINT, Measured, beyond, model_card
 from trainers.storage.json_files import to_json
 from trainers.training.arguments import check_trackers, silence_libraries
-from trainers.training.base_scores import conditions_of_scores, score_base, weights_identity
+from trainers.training.base.base_scores import conditions_of_scores, score_base, weights_identity
+from trainers.training.base.gate import Gate
+from trainers.training.base.initial_model import load_model, open_initial
+from trainers.training.base.interpolation import ChosenWeights, choose_weights
+from trainers.training.base.timed_labels import find_segments, read_segments
 from trainers.training.callbacks import VALIDATION
-from trainers.training.gate import Gate
-from trainers.training.initial_model import load_model, open_initial
-from trainers.training.interpolation import ChosenWeights, choose_weights
 from trainers.training.loop import Loop, build, train
 from trainers.training.planning import plan_training
 from trainers.training.scoring_worker import LOADING, open_search, score_sounds, score_split, score_task
 from trainers.training.sharding import sharding_process
 from trainers.training.tasks import ScoreTask, TrainTask
-from trainers.training.timestamps import find_segments, read_segments
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
 from trainers.training.trackers.tracker_feed import TrackedRun, TrackerFiles, Trackers
 from trainers.training.worker_context import ResumePoint, WorkerContext

@@ -31,7 +31,7 @@ from trainers.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     # Imports torch.
-    from trainers.pipeline.average import Averaged
+    from trainers.pipeline.export.average import Averaged
     from trainers.pipeline.export.export_run import Exported
 
 
@@ -197,7 +197,7 @@ def average(
 
     def work() -> int:
         show(Stage("imports", "loading torch and transformers"))
-        from trainers.pipeline import average as averaging  # noqa: PLC0415
+        from trainers.pipeline.export import average as averaging  # noqa: PLC0415
 
         found.append(averaging.average(located, output, given, overrides))
         return 0

@@ -11,8 +11,7 @@ from transformers import WhisperForConditionalGeneration, WhisperProcessor
 from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError
 from trainers.models.family import Family
-from trainers.models.recognizer import IGNORED_LABEL, Recognizer, given_token, label_loss, pad_labels
-from trainers.models.segments import Segment
+from trainers.models.recognizer import IGNORED_LABEL, Recognizer, Segment, given_token, label_loss, pad_labels
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_part import language_code
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, input_frames

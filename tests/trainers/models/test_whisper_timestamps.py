@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from trainers.models.segments import Segment
+from trainers.models.recognizer import Segment
 from trainers.models.whisper.timestamps import segments_in
 
 FIRST = 1000

@@ -18,7 +18,7 @@ from transformers import (
 from tests.trainers.synthetic import config
 from trainers.config.parts.model_part import ModelPart
 from trainers.models.families import FAMILIES
-from trainers.pipeline.debug_run import LARGE, tiny_model
+from trainers.pipeline.trials.debug_run import LARGE, tiny_model
 
 
 def published(folder: Path, model_type: str) -> ModelPart:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from trainers.config.parts.gate import BUILT_IN_SETS, FULL_CONTEXT
+from trainers.config.parts.conditions import BUILT_IN_SETS, FULL_CONTEXT
 from trainers.config.parts.part import Part, RowsLocation
 
 # Names files of scores, and rates in conditions.

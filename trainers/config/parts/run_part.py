@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
-from trainers.config.parts.gate import Condition
+from trainers.config.parts.conditions import Condition
 from trainers.config.parts.part import MAX_INTEGER, Location, Part, Positive, refuse_unsupported, rule
 from trainers.config.storage_location import StorageOptions
 

@@ -12,7 +12,7 @@ from transformers import GenerationMixin
 from transformers.generation.logits_process import LogitsProcessorList, WhisperTimeStampLogitsProcessor
 from transformers.modeling_outputs import BaseModelOutput
 
-from trainers.models.segments import Segment
+from trainers.models.recognizer import Segment
 
 STEP_S = 0.02
 # The token before the text that precedes a clip.

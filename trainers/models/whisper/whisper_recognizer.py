@@ -29,6 +29,7 @@ from trainers.models.recognizer import (
     LabelCollator,
     Recognition,
     Recognizer,
+    Segment,
     Word,
     computing_in,
     given_token,
@@ -37,7 +38,6 @@ from trainers.models.recognizer import (
     row_losses,
     without_end,
 )
-from trainers.models.segments import Segment
 from trainers.models.sources.loaded_weights import weights_from_pretrained
 from trainers.models.whisper.timestamps import PREVIOUS_TEXT, generate_segments, timed_label
 from trainers.models.whisper.whisper_generation import allowing_text, is_multilingual, language_of, resolve_generation

@@ -11,7 +11,7 @@ from trainers.scoring.comparison.matched_pairs import LEAST_P
 
 
 class Judgment(StrEnum):
-    """Whether two models differ by more than chance."""
+    """The outcome of a comparison: better or worse by more than chance, or not told apart."""
 
     BETTER = "better"
     WORSE = "worse"

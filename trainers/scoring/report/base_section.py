@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainers.config.parts.gate import SOUND_SETS, VALIDATION
+from trainers.config.parts.conditions import SOUND_SETS, VALIDATION
 from trainers.scoring.comparison.verdict import Verdict
 from trainers.scoring.ranking import ranking_rate
 

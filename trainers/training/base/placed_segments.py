@@ -2,20 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from trainers.models.recognizer import Segment
 from trainers.scoring.comparison.matched_pairs import align
 
 # Above this share of errors, segments of a hypothesis say little about where the words of the transcript are.
 MOST_ERRORS = 0.5
-
-
-class Segment(NamedTuple):
-    """A part of a clip, with its timestamps in seconds from the clip's beginning."""
-
-    text: str
-    start_s: float
-    end_s: float
 
 
 def place(transcript: str, segments: Sequence[Segment], *, by_character: bool = False) -> list[Segment] | None:

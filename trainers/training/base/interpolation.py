@@ -18,17 +18,17 @@ from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.errors import RefusedError
 from trainers.models.adaptation.lora import ADAPTER, merge_once_a_node, scale_adapter
-from trainers.models.averaging import Weights, weighted_mean
 from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Recognizer
+from trainers.models.weights import Weights, weighted_mean
 from trainers.run_folder.checkpoints import REFUSED
 from trainers.run_folder.resume import fetch_ranked
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.report.model_card import BEST_CHECKPOINT
 from trainers.scoring.scorer import Scorer, SplitScore
+from trainers.training.base.gate import Gate
+from trainers.training.base.initial_model import open_initial
 from trainers.training.callbacks import VALIDATION, validation_metrics, write_validation
-from trainers.training.gate import Gate
-from trainers.training.initial_model import open_initial
 from trainers.training.planning import cache_bytes, scored_clips, validation_options
 from trainers.training.worker_context import ResumePoint, WorkerContext
 

@@ -26,8 +26,8 @@ from trainers.run_folder.layout import ATTEMPTS, DECODING, EVALUATION, RunFolder
 from trainers.scoring.normalizers import normalizer_named
 from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
+from trainers.training.base.initial_model import open_initial
 from trainers.training.callbacks import VALIDATION
-from trainers.training.initial_model import open_initial
 from trainers.training.scoring_worker import open_search, score_sounds, score_split
 from trainers.training.worker_context import ResumePoint, WorkerContext
 

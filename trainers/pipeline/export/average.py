@@ -13,11 +13,11 @@ from trainers.distributed.console import show
 from trainers.distributed.console.events import Stage
 from trainers.errors import ConfigError
 from trainers.models.adaptation.lora import ADAPTER, merge_folder
-from trainers.models.averaging import Weights, weighted_mean
 from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Recognizer
 from trainers.models.sources.opened_model import open_sources, pin_sources, with_model
 from trainers.models.sources.run_models import address_of, find_model
+from trainers.models.weights import Weights, weighted_mean
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
 from trainers.run_folder.checkpoints import REFUSED, fetch, fetch_base, model_of
 from trainers.run_folder.journal import Checkpoint, Journal
@@ -25,7 +25,7 @@ from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.storage import open_storage
 from trainers.storage.json_files import to_json
 from trainers.training.arguments import silence_libraries
-from trainers.training.interpolation import WEIGHT_FILES
+from trainers.training.base.interpolation import WEIGHT_FILES
 from trainers.training.scoring_worker import downloaded_model
 from trainers.training.worker import NOT_EXPORTED
 

@@ -6,8 +6,8 @@ from typing import Self
 from trainers.models.recognizer import Recognizer
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.scorer import CutShort, Scorer, ScoringOptions, never, show_rates
+from trainers.training.base.gate import Gate
 from trainers.training.callbacks import VALIDATION, KeepCheckpoints, ProgressReport, validation_metrics
-from trainers.training.gate import Gate
 from trainers.training.planning import cache_bytes, scored_clips, validation_options
 from trainers.training.worker_context import WorkerContext
 

@@ -36,7 +36,7 @@ def smoothed(losses: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What a sweep shows.
+    """The result of a sweep.
 
     Attributes:
         rate: The suggested learning rate, rounded to two digits.

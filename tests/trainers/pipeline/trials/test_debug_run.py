@@ -8,9 +8,9 @@ from tests.trainers.synthetic import config, write_corpus
 from trainers.data.sources import fingerprint
 from trainers.data.sources.known_sources import open_sources
 from trainers.errors import ConfigError, Interruption, StoppedError
-from trainers.pipeline import debug_run
-from trainers.pipeline.debug_run import debug, left_out, small_config
 from trainers.pipeline.splits import open_config_mixed
+from trainers.pipeline.trials import debug_run
+from trainers.pipeline.trials.debug_run import debug, left_out, small_config
 
 GPU = {"training.fp16": True, "training.training_args": {"tf32": True, "adam_beta1": 0.8}, "scaling.use_gpu": True}
 

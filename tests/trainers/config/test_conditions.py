@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainers.config.parts.gate import Condition
+from trainers.config.parts.conditions import Condition
 
 
 @pytest.mark.parametrize(

@@ -25,16 +25,16 @@ from trainers.data.sources.packing import SEGMENTS
 from trainers.distributed.console import ProgressCounter
 from trainers.distributed.console.events import Stage
 from trainers.models.labels import labels_of
-from trainers.models.recognizer import Recognizer
-from trainers.models.segments import Segment, place
+from trainers.models.recognizer import Recognizer, Segment
 from trainers.models.sources.model_files import FIELDS
 from trainers.run_folder.layout import ATTEMPTS, RunFolder, version_of
 from trainers.scoring.batches import BatchRecognizer, batches_of
 from trainers.scoring.ranking import ranking_rate
 from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
-from trainers.training.base_scores import weights_identity
-from trainers.training.initial_model import open_initial
+from trainers.training.base.base_scores import weights_identity
+from trainers.training.base.initial_model import open_initial
+from trainers.training.base.placed_segments import place
 from trainers.training.planning import cache_bytes
 from trainers.training.worker_context import ResumePoint, WorkerContext
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from trainers.models.segments import Segment, place
+from trainers.models.recognizer import Segment
+from trainers.training.base.placed_segments import place
 
 TWO = [Segment("The cat sat,", 0.0, 1.5), Segment("on a mat.", 2.0, 3.5)]
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from tests.trainers.synthetic import config
 from trainers.scoring.report.model_card import BEST_CHECKPOINT
-from trainers.training.interpolation import Candidate, best_candidate, set_weights
+from trainers.training.base.interpolation import Candidate, best_candidate, set_weights
 
 
 class Holder:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from trainers.training.rate_sweep import HIGHEST, LOWEST, STEPS, Suggestion, rates, smoothed
+from trainers.training.trainer.rate_sweep import HIGHEST, LOWEST, STEPS, Suggestion, rates, smoothed
 
 
 def losses_with_their_least_at(rate: float, steps: int = STEPS) -> list[float]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainers.config.parts.gate import ERROR_RATES, SOUND_SETS, VALIDATION, Condition, gated_rates
+from trainers.config.parts.conditions import ERROR_RATES, SOUND_SETS, VALIDATION, Condition, gated_rates
 from trainers.data.sounds import SOUNDS
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED

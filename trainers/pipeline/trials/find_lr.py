@@ -19,8 +19,8 @@ from trainers.run_folder.resume import FROM
 from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop
 from trainers.training.planning import batch_shape
-from trainers.training.rate_sweep import STEPS, Suggestion, Sweep, rates, smoothed
 from trainers.training.tasks import ScoreTask, TrainTask
+from trainers.training.trainer.rate_sweep import STEPS, Suggestion, Sweep, rates, smoothed
 from trainers.training.worker import run_training_worker
 
 # Each of so many steps is a line of the table.

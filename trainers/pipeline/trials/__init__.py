@@ -1,0 +1,1 @@
+"""Runs that keep no files: of every stage, and of learning rates."""
