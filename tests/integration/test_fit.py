@@ -169,9 +169,9 @@ def test_the_best_and_the_newest_checkpoints_are_kept_and_training_is_freed_befo
         built.extend(weakref.ref(item) for item in (loop.recognizer.model, loop.trainer))
         return loop
 
-    def finish(rank: Any) -> None:
+    def finish(rank: Any, weights: Any) -> None:
         assert [item() for item in built] == [None, None]
-        worker_finish(rank)
+        worker_finish(rank, weights)
 
     monkeypatch.setattr("trainers.training.worker.build", build)
     monkeypatch.setattr("trainers.training.worker.finish", finish)

@@ -79,6 +79,7 @@ def _check_averages_by_hand(folder: Path, pretrained: Path, tmp_path: Path) -> N
     base, tuned = load_file(pretrained / "model.safetensors"), load_file(folder / "model/model.safetensors")
     for name, weight in load_file(tmp_path / "of_both/model.safetensors").items():
         assert equal(weight, (base[name].double() * 0.25 + tuned[name].double() * 0.75).float()), name
+    for made in ("of_checkpoints", "of_both"):
+        assert family_of_folder(tmp_path / made).open_exported(tmp_path / made).encode_labels(["one"])
     recipe = json.loads((tmp_path / "of_both/average.json").read_text())
     assert [*recipe["models"].values()] == [0.25, 0.75]
-    assert family_of_folder(tmp_path / "of_both").open_exported(tmp_path / "of_both").processor is not None

@@ -16,12 +16,14 @@ __all__ = ["pretrained"]
 
 
 def test_another_set_has_scores_of_both_models_and_a_verdict(tones: Path, tmp_path: Path, pretrained: Path) -> None:
-    also = {"evaluate.also": {"elsewhere": str(tones / "train.csv")}}
+    other = tones / "other.csv"
+    other.write_bytes((tones / "train.csv").read_bytes())
+    also = {"evaluate.also": {"elsewhere": str(other)}}
     wanted = tuning(tones, tmp_path, pretrained, "also", **also)
     result = fit(wanted, LocalEngine())
     folder = run_folder(wanted)
     before, after = (json.loads((folder / part / "evaluation/elsewhere.json").read_text()) for part in ("base", "."))
-    alone = tuning(tones, tmp_path / "alone", pretrained, "alone", **{"data.test": str(tones / "train.csv")})
+    alone = tuning(tones, tmp_path / "alone", pretrained, "alone", **{"data.test": str(other)})
     for model, totals in ((str(pretrained), before), (str(folder / "model"), after)):
         expected = evaluate(alone, LocalEngine(), model=model, split="test").totals
         assert {**expected, "split": "elsewhere"} == totals

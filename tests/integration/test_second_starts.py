@@ -338,6 +338,9 @@ class TestEveryFreeField:
         names = sorted(name for name, (found, _) in FIELDS.items() if found is outcome and name not in NOT_HERE)
         base = first(tones, folder)
         changes = {name: _another_value(name, base) for name in names[some]}
+        if "training.save_steps" in changes:
+            # Of which it must be a multiple.
+            changes["training.eval_steps"] = _another_value("training.eval_steps", base)
         fit(config(base | changes), LocalEngine())
         output = capsys.readouterr().out
         assert all(f"changed since the previous attempt: {name}: " in output for name in changes)

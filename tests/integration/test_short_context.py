@@ -69,7 +69,7 @@ class TestScores:
     def test_each_stands_beside_that_of_the_whole_context(self, finished: TrainConfig) -> None:
         folder = run_folder(finished)
         scored = [line for line in metrics_of(RunFolder.of(finished)) if "eval_wer" in line]
-        assert len(scored) == 2
+        assert [line["step"] for line in scored] == [0, 4, 8], "the weights that the run began with, and validations"
         for line in scored:
             assert {f"eval_full_context_{name}" for name in ("wer", "cer", "ser", "loss")} < set(line)
             assert line["eval_full_context_loss"] != line["eval_loss"]

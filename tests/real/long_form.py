@@ -75,7 +75,7 @@ def by_transformers(folder: Path, talk: Talk) -> list[Part]:
     )
     with torch.no_grad():
         found = model.generate(**inputs, return_timestamps=True, return_segments=True)["segments"][0]
-    texts = processor.tokenizer.batch_decode([each["tokens"] for each in found], skip_special_tokens=True)
+    texts = processor.tokenizer.batch_decode([each["tokens"].tolist() for each in found], skip_special_tokens=True)
     return [
         Part(float(each["start"]), float(each["end"]), text.strip()) for each, text in zip(found, texts, strict=True)
     ]

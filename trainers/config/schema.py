@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo
 
 from trainers.config.family_table import AnyDecodePart, AnyModelPart
 from trainers.config.parts.augment_part import AugmentPart
-from trainers.config.parts.conditions import SOUND_SETS, VALIDATION
+from trainers.config.parts.conditions import BUILT_IN_SETS, SOUND_SETS, VALIDATION
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.evaluate_part import EvaluatePart
 from trainers.config.parts.part import Part, Settings, rule, trains
@@ -120,7 +120,12 @@ class TrainConfig(Part):
             for field in self.compared_with_base:
                 yield f"{field} needs the scores of the initial weights: set evaluate.base: true"
         for name in sorted({each.set for each in conditions} - {VALIDATION, *self.evaluate.also}):
-            if name not in SOUND_SETS:
+            if name in BUILT_IN_SETS and name not in SOUND_SETS:
+                yield (
+                    f"checkpoint.refuse_if has a condition on {name}, which is not scored at validations: name one of "
+                    f"{', '.join((VALIDATION, *self.evaluate.also, *SOUND_SETS))}"
+                )
+            elif name not in SOUND_SETS:
                 yield f"checkpoint.refuse_if has a condition on {name}: set evaluate.also.{name} to its manifest"
             elif self.evaluate.guard is None:
                 yield f"checkpoint.refuse_if has a condition on {name}: set evaluate.guard: default, which scores it"

@@ -15,7 +15,10 @@ from trainers.training.planning import batch_shape
 BEGAN_FROM = "run.resume"
 # Part of the experiment only if checkpoints have a shard for each worker.
 SHARDS = "scaling.num_workers"
-_DATA = "mix_temperature fingerprint use_language_column too_long_eval min_duration_s max_duration_s empty_text"
+_DATA = (
+    "mix_temperature fingerprint use_language_column too_long_eval min_duration_s max_duration_s empty_text "
+    "pack_segments_s"
+)
 # Fields of each part that are compared as they are; None for all fields except those of OUTSIDE_EXPERIMENT.
 FIELDS: Mapping[str, set[str] | None] = {
     "run": {"seed"},

@@ -13,6 +13,8 @@ taken over. The files that it wrote meanwhile are in no entry, so for every read
                                                                     (mix: shares and draws of joined sets)
     base        {attempt, folder, scores, conditions, weights}      the scores of the weights that the run begins with,
                                                                     by set, with hashes of what they depend on
+    segments    {attempt, file}                                     the segments of training clips whose labels get
+                                                                    timestamps
     checkpoint  {checkpoint, removes}                               a checkpoint is complete, and `removes` are deleted
     quarantined {name}                                              a checkpoint was found damaged
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`

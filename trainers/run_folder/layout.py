@@ -9,6 +9,7 @@ attempts/<k>/                 files that only attempt <k> writes:
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
     slices.jsonl                  values of scored clips in `data.slice_columns`: split, id, values
     base-<group>/                 evaluation/ of the weights that the run begins with
+    segments-<group>.jsonl        timed segments of training clips, see `training.base.timed_labels`
     processor/                    a new model's description: tokenizer, extractor, sizes
     metrics-<group>.jsonl         a line for each report of a worker group, during training
     outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json; for a script its files/

@@ -72,10 +72,11 @@ class TestInit:
         lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
         commands = [shlex.split(line, comments=True) for line in lines]
         assert [command[:3] for command in commands] == [
-            ["rayscribe", verb, "a b/my recipe.yaml"] for verb in ("train", "train", "evaluate")
+            ["rayscribe", verb, "a b/my recipe.yaml"] for verb in ("train", "train", "train", "evaluate")
         ]
         assert commands[0][3:] == ["--debug"]
-        assert commands[2][3:] == ["--model", "~/ray_results/my-recipe"]
+        assert commands[1][3:] == ["--find-lr"]
+        assert commands[3][3:] == ["--model", "~/ray_results/my-recipe"]
         assert yaml.safe_load(Path("a b/my recipe.yaml").read_text())["run"]["name"] == "my-recipe"
 
     def test_nothing_is_replaced_without_force(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

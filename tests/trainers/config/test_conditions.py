@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.trainers.synthetic import config
 from trainers.config.parts.conditions import Condition
+from trainers.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -44,3 +46,17 @@ def test_guards_have_their_own_metrics_and_a_missing_rate_refuses_nothing() -> N
 def test_anything_else_is_refused_by_its_name(name: str, text: str) -> None:
     with pytest.raises(ValueError, match=name.replace(".", r"\.")):
         Condition.parse(name, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("test.wer", "a condition on test, which is not scored at validations: name one of validation, silence, noise"),
+        ("new_speakers.wer", "a condition on new_speakers, which is not scored at validations"),
+        ("phone.wer", "a condition on phone: set evaluate.also.phone to its manifest"),
+        ("silence.words_per_minute", "a condition on silence: set evaluate.guard: default, which scores it"),
+    ],
+)
+def test_a_set_that_is_not_scored_is_refused_with_the_fix(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+        config({"checkpoint.refuse_if": {name: "> 5"}})

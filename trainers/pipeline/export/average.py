@@ -87,7 +87,7 @@ def average(
         recognizer = family_of_folder(folder).open_exported(folder)
         recognizer.model.load_state_dict(weighted_mean(_weights(ingredients, recognizer), parts))
         written = Path(temporary) / target.name
-        _write(recognizer, folder, written, done)
+        _write(recognizer, folder, written, done, is_checkpoint=ingredients[0].checkpoint is not None)
         if target.exists():
             target.rmdir()
         written.rename(target)
@@ -174,11 +174,12 @@ def _difference(first: Weights, second: Weights) -> str | None:
     return None
 
 
-def _write(recognizer: Recognizer, first: Path, folder: Path, done: Averaged) -> None:
-    """Writes the averaged model, with the other files of the first model."""
+def _write(recognizer: Recognizer, first: Path, folder: Path, done: Averaged, *, is_checkpoint: bool) -> None:
+    """Writes the averaged model, with the other files of the first model, which may be a checkpoint."""
     left_out = shutil.ignore_patterns(*WEIGHT_FILES, *NOT_EXPORTED, ADAPTER, ".*")
     shutil.copytree(first, folder, ignore=left_out)
-    family_of_folder(folder).export_processor(folder)
+    if is_checkpoint:
+        family_of_folder(folder).export_processor(folder)
     recognizer.model.save_pretrained(folder)
     (folder / RECIPE).write_text(to_json({"models": done.models}, RECIPE, indent=1), encoding="utf-8")
     (folder / CARD).write_text(_card(done), encoding="utf-8")
