@@ -17,28 +17,35 @@ class Corpus:
 
     Attributes:
         name: Its folder among the recorded speech.
-        folds: For each seed, at least 500 words of test.
+        folds: For each seed, the speakers of validation and of test.
         short_s: A context that all of its clips fit in. Seconds.
+        most: Clips of a speaker in validation and in test, spread evenly over the manifests. None for all.
     """
 
     name: str
     folds: Sequence[tuple[Sequence[str], Sequence[str]]]
     short_s: int
+    most: tuple[int, int] | None = None
 
     def write(self, folder: Path, fold: int) -> dict[str, str]:
         """Writes the manifests of a fold; returns their paths by split."""
-        validation, test = self.folds[fold]
-        rows: dict[str, list[dict[str, str]]] = {"train": [], "validation": [], "test": []}
-        for row in self.rows():
-            split = "validation" if row["speaker"] in validation else "test" if row["speaker"] in test else "train"
-            rows[split].append(row)
+        rows = {split: self.rows(fold, split) for split in ("train", "validation", "test")}
         return {split: str(_write(folder / f"{self.name}-{fold}-{split}.csv", each)) for split, each in rows.items()}
 
-    def write_all(self, folder: Path) -> str:
-        """Writes a manifest of all clips; returns its path."""
-        return str(_write(folder / f"{self.name}-all.csv", self.rows()))
+    def rows(self, fold: int, split: str) -> list[dict[str, str]]:
+        """Returns the rows of a split, with complete paths."""
+        validation, test = self.folds[fold]
+        held_out = {"validation": validation, "test": test}
+        if split == "train":
+            return [row for row in self._all_rows() if row["speaker"] not in {*validation, *test}]
+        rows: list[dict[str, str]] = []
+        for speaker in held_out[split]:
+            own = [row for row in self._all_rows() if row["speaker"] == speaker]
+            kept = min(len(own), self.most[split == "test"]) if self.most else len(own)
+            rows += [own[number * len(own) // kept] for number in range(kept)]
+        return rows
 
-    def rows(self) -> list[dict[str, str]]:
+    def _all_rows(self) -> list[dict[str, str]]:
         folder, found = speech_data() / self.name, []
         for manifest in MANIFESTS:
             with (folder / manifest).open(encoding="utf-8", newline="") as file:
@@ -56,7 +63,7 @@ LIBRISPEECH = Corpus(
     ],
     short_s=16,
 )
-# 430 words of each speaker.
+# 430 words of each of four speakers: one trains, one validates, and 170 words of the other two are tested.
 DIGITS = Corpus(
     "fsdd",
     [
@@ -65,6 +72,7 @@ DIGITS = Corpus(
         (["theo"], ["jackson", "nicolas"]),
     ],
     short_s=3,
+    most=(40, 85),
 )
 
 

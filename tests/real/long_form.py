@@ -44,11 +44,7 @@ class Talk:
 
 def make_talk(fold: int = 0, length_s: float = LENGTH_S) -> Talk:
     """Joins the clips of validation and test of a fold, again from the first if they are too short."""
-    rows = [
-        row
-        for row in LIBRISPEECH.rows()
-        if row["speaker"] in {*LIBRISPEECH.folds[fold][0], *LIBRISPEECH.folds[fold][1]}
-    ]
+    rows = [*LIBRISPEECH.rows(fold, "validation"), *LIBRISPEECH.rows(fold, "test")]
     pieces, parts, at = list[np.ndarray](), list[Part](), 0.0
     pause = np.zeros(round(PAUSE_S * RATE_HZ), np.float32)
     while at < length_s:

@@ -35,13 +35,14 @@ class Experiment:
 RECIPE: Mapping[str, Any] = {
     "data.normalizer": "whisper_english",
     "data.max_duration_s": 30,
-    "training.max_steps": 60,
-    "training.warmup_steps": 6,
+    "training.max_steps": 40,
+    "training.warmup_steps": 4,
     "training.global_batch_size": 8,
     "training.per_device_train_batch_size": 8,
     "training.per_device_eval_batch_size": 8,
     "training.save_steps": 20,
     "training.eval_steps": 20,
+    "training.full_context_eval": False,
     "training.logging_steps": 10,
     "training.report_to": [],
 }
@@ -52,16 +53,28 @@ def _rates(corpus: Corpus, prefix: str, rates: Sequence[float], **changes: Any) 
     return {f"{prefix}-{rate:g}": Experiment(corpus, {"training.learning_rate": rate, **further}) for rate in rates}
 
 
+def _at_short_context(corpus: Corpus, prefix: str, rates: Sequence[float], **changes: Any) -> dict[str, Experiment]:
+    return _rates(corpus, prefix, rates, model__max_context_s=corpus.short_s, **changes)
+
+
+RATES = (3.75e-6, 1e-5, 3.75e-5)
+SHARES = [0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
 EXPERIMENTS: Mapping[str, Experiment] = {
-    **_rates(LIBRISPEECH, "libri-full", (1e-6, 3.75e-6, 1e-5, 3.75e-5, 1e-4, 1e-3)),
-    **_rates(LIBRISPEECH, "libri-lora", (1e-4, 1e-3), adapt__method="lora"),
-    **_rates(LIBRISPEECH, "libri-decoder", (1e-5, 3.75e-5), adapt__method="decoder_only"),
-    **_rates(LIBRISPEECH, "libri-timestamps", (1e-5, 3.75e-5), training__keep_timestamps=0.2),
-    **_rates(DIGITS, "digits-full", (3.75e-6, 1e-5, 3.75e-5, 1e-3)),
-    **_rates(DIGITS, "digits-short", (3.75e-6, 1e-5, 3.75e-5), model__max_context_s=DIGITS.short_s),
-    **_rates(DIGITS, "digits-lora", (1e-4, 1e-3), adapt__method="lora"),
-    **_rates(DIGITS, "digits-guard", (3.75e-5,), evaluate__guard="default"),
-    **_rates(DIGITS, "digits-between", (3.75e-5,), checkpoint__interpolate=[0.1, 0.3, 0.5, 0.7, 0.9, 1.0]),
+    **_at_short_context(DIGITS, "digits-short", (*RATES, 1e-4)),
+    **_at_short_context(LIBRISPEECH, "libri-short", RATES),
+    **_at_short_context(DIGITS, "digits-short-lora", (1e-4, 1e-3), adapt__method="lora"),
+    **_at_short_context(DIGITS, "digits-short-matching-0.1", (1e-5, 3.75e-5), model__full_context_matching=0.1),
+    **_at_short_context(DIGITS, "digits-short-matching-1", (3.75e-5,), model__full_context_matching=1),
+    **_at_short_context(DIGITS, "digits-short-share", (3.75e-5,), training__full_context_fraction=0.1),
+    **_at_short_context(DIGITS, "digits-short-decoder", (3.75e-5,), adapt__method="decoder_only"),
+    **_rates(DIGITS, "digits-decoder", (3.75e-5,), adapt__method="decoder_only"),
+    **_rates(DIGITS, "digits-full", (1e-5, 3.75e-5)),
+    **_rates(LIBRISPEECH, "libri-full", (1e-5, 3.75e-5, 1e-3)),
+    **_rates(LIBRISPEECH, "libri-decoder", (3.75e-5,), adapt__method="decoder_only"),
+    **_at_short_context(LIBRISPEECH, "libri-short-lora", (1e-4, 1e-3), adapt__method="lora"),
+    **_rates(LIBRISPEECH, "libri-timestamps", (1e-5,), training__keep_timestamps=0.2),
+    **_at_short_context(DIGITS, "digits-short-guard", (3.75e-5,), evaluate__guard="default"),
+    **_at_short_context(DIGITS, "digits-short-between", (3.75e-5,), checkpoint__interpolate=SHARES),
 }
 
 
@@ -80,7 +93,7 @@ def measure(name: str, fold: int, folder: Path, model: str) -> dict[str, Any]:
             "run.seed": fold,
             "data": experiment.corpus.write(folder / "manifests", fold),
             "model": {"name_or_path": str(real_weights() / model), "language": "English"},
-            "evaluate.also": {"other": experiment.other.write_all(folder / "manifests")},
+            "evaluate.also": {"other": experiment.other.write(folder / "manifests", fold)["test"]},
             **experiment.changes,
         }
     )

@@ -48,8 +48,8 @@ def result_of(wanted: TrainConfig) -> dict[str, Any]:
 def test_a_training_that_helps_is_better_and_its_cost_elsewhere_is_told(
     tmp_path: Path, real_weights: Weights, speech_data: Path
 ) -> None:
-    also = {"librispeech": LIBRISPEECH.write_all(tmp_path / "manifests")}
-    changes = {**EXPERIMENTS["digits-guard-3.75e-05"].changes, "evaluate.also": also}
+    also = {"librispeech": LIBRISPEECH.write(tmp_path / "manifests", 0)["test"]}
+    changes = {**EXPERIMENTS["digits-short-guard-3.75e-05"].changes, "evaluate.also": also}
     wanted = tuning(tmp_path, real_weights("tiny.en"), DIGITS, "digits", **changes)
     line = fit(wanted, LocalEngine()).headline
     result = result_of(wanted)
@@ -72,8 +72,8 @@ def test_a_learning_rate_of_a_thousandth_is_refused(tmp_path: Path, real_weights
 def test_weights_between_keep_most_of_the_gain_at_little_cost(
     tmp_path: Path, real_weights: Weights, speech_data: Path
 ) -> None:
-    also = {"librispeech": LIBRISPEECH.write_all(tmp_path / "manifests")}
-    changes = {**EXPERIMENTS["digits-between-3.75e-05"].changes, "evaluate.also": also}
+    also = {"librispeech": LIBRISPEECH.write(tmp_path / "manifests", 0)["test"]}
+    changes = {**EXPERIMENTS["digits-short-between-3.75e-05"].changes, "evaluate.also": also}
     changes["checkpoint.refuse_if"] = {"librispeech.wer": "> base + 0.5"}
     wanted = tuning(tmp_path, real_weights("tiny.en"), DIGITS, "between", **changes)
     fit(wanted, LocalEngine())
