@@ -6,6 +6,7 @@ segments. A segment ends where both systems have two correct units in a row.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class MatchedPairs:
         mean: Mean difference of the errors, first system minus second; `deviation` is the standard deviation (n - 1).
         z: The statistic; None if all segments have the same difference other than 0, so that the deviation is 0.
         p: Probability, under the null hypothesis, of a statistic at least as far from 0; two-sided. None without z.
+        exact_p: The same without the assumption that the mean has a normal distribution, see `exchange_p`.
     """
 
     segments: int
@@ -37,6 +39,7 @@ class MatchedPairs:
     deviation: float
     z: float | None
     p: float | None
+    exact_p: float
 
     @property
     def shown_p(self) -> str:
@@ -54,13 +57,31 @@ def matched_pairs(utterances: Iterable[tuple[Sequence[str], Sequence[str], Seque
     ]
     count = len(differences)
     mean = math.fsum(differences) / count if count else 0.0
-    squares = math.fsum((difference - mean) ** 2 for difference in differences)
+    squares, exact_p = math.fsum((difference - mean) ** 2 for difference in differences), exchange_p(differences)
     if squares == 0:
         same = mean == 0
-        return MatchedPairs(count, mean, 0.0, 0.0 if same else None, 1.0 if same else None)
+        return MatchedPairs(count, mean, 0.0, 0.0 if same else None, 1.0 if same else None, exact_p)
     deviation = math.sqrt(squares / (count - 1))
     z = mean / (deviation / math.sqrt(count))
-    return MatchedPairs(count, mean, deviation, z, math.erfc(abs(z) / math.sqrt(2)))
+    return MatchedPairs(count, mean, deviation, z, math.erfc(abs(z) / math.sqrt(2)), exact_p)
+
+
+def exchange_p(differences: Iterable[int]) -> float:
+    """Returns the probability that random signs of the differences give a sum at least as far from 0; two-sided.
+
+    Fisher's randomization test: if the systems do not differ, the errors of both in a segment could be exchanged. Exact
+    also for few segments, and for segments that all have the same difference.
+    """
+    given = [difference for difference in differences if difference]
+    # The distribution of the sum of the positive differences, for each size of a difference.
+    distribution = np.ones(1)
+    for size, count in Counter(map(abs, given)).items():
+        logs = [math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(count + 1)]
+        of_size = np.zeros(size * count + 1)
+        of_size[::size] = np.exp(np.array(logs) - count * math.log(2))
+        distribution = np.convolve(distribution, of_size)
+    distances = np.abs(2 * np.arange(len(distribution)) - (len(distribution) - 1))
+    return min(1.0, float(distribution[distances >= abs(sum(given))].sum()))
 
 
 def segments_of(first: Sequence[Pair], second: Sequence[Pair]) -> Iterator[tuple[int, int]]:

@@ -28,7 +28,7 @@ class Verdict:
         tuned: Its rate after the training, in percent.
         difference: `tuned` minus `base`, in percentage points.
         interval: 95% bootstrap interval of the difference over utterances; None if the references are empty.
-        p: Two-sided p-value of the matched-pairs test; None if each segment has the same difference.
+        p: Two-sided p-value of the matched-pairs test, exact also for few segments (`matched_pairs.exchange_p`).
     """
 
     judgment: Judgment
@@ -37,7 +37,7 @@ class Verdict:
     tuned: float
     difference: float
     interval: Interval | None
-    p: float | None
+    p: float
 
     @classmethod
     def of(cls, comparison: Comparison) -> Self | None:
@@ -45,11 +45,10 @@ class Verdict:
         (base, tuned), (pair,) = comparison.systems, comparison.paired
         if base.rate is None or tuned.rate is None or pair.difference is None:
             return None
-        test = pair.test
-        judgment = Judgment.NOT_TOLD_APART
-        if test.p is not None and test.z is not None and test.p < SIGNIFICANT:
-            judgment = Judgment.BETTER if test.z > 0 else Judgment.WORSE
-        return cls(judgment, comparison.metric, base.rate, tuned.rate, pair.difference, pair.interval, test.p)
+        judgment, p = Judgment.NOT_TOLD_APART, pair.test.exact_p
+        if p < SIGNIFICANT:
+            judgment = Judgment.BETTER if pair.test.mean > 0 else Judgment.WORSE
+        return cls(judgment, comparison.metric, base.rate, tuned.rate, pair.difference, pair.interval, p)
 
     @classmethod
     def of_json_dict(cls, content: Mapping[str, Any]) -> Self:
@@ -63,5 +62,5 @@ class Verdict:
     def __str__(self) -> str:
         """Returns `better: WER -5.60 points (95%: -8.10 to -3.20), p < 0.001`."""
         bounds = f" (95%: {self.interval.low:+.2f} to {self.interval.high:+.2f})" if self.interval is not None else ""
-        p = "no test" if self.p is None else f"p < {LEAST_P}" if self.p < LEAST_P else f"p = {self.p:.3f}"
+        p = f"p < {LEAST_P}" if self.p < LEAST_P else f"p = {self.p:.3f}"
         return f"{self.judgment}: {self.metric.upper()} {self.difference:+.2f} points{bounds}, {p}"

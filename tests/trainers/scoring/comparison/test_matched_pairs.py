@@ -1,5 +1,6 @@
 """The matched-pairs test: by hand, by its properties, and against NIST's sc_stats on the same files."""
 
+import itertools
 import math
 import random
 import re
@@ -18,6 +19,7 @@ from trainers.scoring.comparison.matched_pairs import (
     MatchedPairs,
     Pair,
     align,
+    exchange_p,
     matched_pairs,
     segments_of,
 )
@@ -117,8 +119,9 @@ def test_the_statistic_is_the_mean_by_its_standard_error() -> None:
 def test_without_deviation_there_is_no_statistic() -> None:
     same = ["a"], ["a"], ["a"]
     both = ["a"], ["x"], ["y"]
-    assert matched_pairs([same, both]) == MatchedPairs(1, 0.0, 0.0, 0.0, 1.0)
-    assert matched_pairs([(["a"], ["x"], ["a"])] * 3) == MatchedPairs(3, 1.0, 0.0, None, None)
+    assert matched_pairs([same, both]) == MatchedPairs(1, 0.0, 0.0, 0.0, 1.0, 1.0)
+    better = matched_pairs([(["a"], ["x"], ["a"])] * 3)
+    assert better == MatchedPairs(3, 1.0, 0.0, None, None, pytest.approx(0.25))
 
 
 def misheard(rng: random.Random, words: Sequence[str], vocabulary: Sequence[str], rate: float) -> list[str]:
@@ -176,3 +179,19 @@ def test_alignments_segments_statistic_and_p_are_those_of_sc_stats(tmp_path: Pat
         assert found.p < 0.001
     else:
         assert float(row[2]) == pytest.approx(found.p, abs=0.0085)
+
+
+@given(st.lists(st.integers(-3, 3), max_size=9))
+def test_the_exact_p_value_is_the_share_of_all_signs_with_a_sum_as_far_from_0(differences: list[int]) -> None:
+    sums = [
+        sum(sign * each for sign, each in zip(signs, differences, strict=True))
+        for signs in itertools.product((-1, 1), repeat=len(differences))
+    ]
+    expected = sum(abs(each) >= abs(sum(differences)) for each in sums) / len(sums)
+    assert exchange_p(differences) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_exact_p_value_approaches_that_of_a_normal_distribution() -> None:
+    few_more = [1] * 1530 + [-1] * 1470
+    z = 60 / math.sqrt(3000)
+    assert exchange_p(few_more) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=0.05)
