@@ -16,6 +16,9 @@ def test_it_suggests_a_rate_and_keeps_no_run(tones: Path, tmp_path: Path, capsys
         "run.storage_path": str(tmp_path / "runs"),
         "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation")},
         "training.max_steps": 4000,
+        # Both would need initial weights.
+        "checkpoint.interpolate": [0.5],
+        "training.keep_timestamps": 0.2,
         "training.global_batch_size": 8,
         "scaling.num_workers": 2,
     }

@@ -55,6 +55,10 @@ def swept_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "evaluate": {},
         "evaluate.base": False,
         "checkpoint.refuse_if": {},
+        "checkpoint.interpolate": [],
+        "checkpoint.average": None,
+        # Otherwise the initial weights would first transcribe a share of the training set.
+        "training.keep_timestamps": 0,
         "training.max_steps": STEPS,
         "training.num_train_epochs": None,
         "training.extend": None,
