@@ -61,7 +61,7 @@ LIBRISPEECH = Corpus(
         (["1688"], ["2609", "1998", "3331"]),
         (["533"], ["3005", "2033", "1688"]),
     ],
-    short_s=16,
+    short_s=23,
 )
 # 430 words of each of four speakers: one trains, one validates, and 170 words of the other two are tested.
 DIGITS = Corpus(

@@ -42,7 +42,6 @@ RECIPE: Mapping[str, Any] = {
     "training.per_device_eval_batch_size": 8,
     "training.save_steps": 20,
     "training.eval_steps": 20,
-    "training.full_context_eval": False,
     "training.logging_steps": 10,
     "training.report_to": [],
 }
@@ -54,7 +53,8 @@ def _rates(corpus: Corpus, prefix: str, rates: Sequence[float], **changes: Any) 
 
 
 def _at_short_context(corpus: Corpus, prefix: str, rates: Sequence[float], **changes: Any) -> dict[str, Experiment]:
-    return _rates(corpus, prefix, rates, model__max_context_s=corpus.short_s, **changes)
+    short = {"model__max_context_s": corpus.short_s, "training__full_context_eval": False}
+    return _rates(corpus, prefix, rates, **short, **changes)
 
 
 RATES = (3.75e-6, 1e-5, 3.75e-5)
