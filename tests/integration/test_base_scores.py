@@ -16,6 +16,7 @@ from trainers.run_folder.attempt_status import scores_of
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, ScoringOptions, SplitScore
+from trainers.training import worker
 
 
 @pytest.fixture
@@ -45,6 +46,13 @@ def pretrained(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tuning(tones: Path, folder: Path, pretrained: Path, name: str, **changes: Any) -> TrainConfig:
     model = {"name_or_path": str(pretrained), "language": "English"}
     return config(first(tones, folder) | {"run.name": name, "model": model} | changes)
+
+
+def another_set(tones: Path) -> Path:
+    """Clips that are not in the test set."""
+    manifest = tones / "another.csv"
+    manifest.write_text("".join((tones / "train.csv").read_text().splitlines(keepends=True)[:11]))
+    return manifest
 
 
 def test_a_run_shows_what_its_result_is_compared_with(
@@ -90,3 +98,28 @@ def test_a_resumed_run_keeps_the_scores_of_its_base(
     result: RunResult = fit(wanted, LocalEngine())
     assert Journal(RunFolder.of(wanted)).read().base == before
     assert result.base == before.scores
+
+
+def test_a_resumed_run_with_another_test_set_compares_both_models_on_it(
+    tones: Path, tmp_path: Path, pretrained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(tuning(tones, tmp_path, pretrained, "killed"), 4, monkeypatch)
+    other = {"data.test": str(another_set(tones))}
+    result = fit(tuning(tones, tmp_path, pretrained, "killed", **other), LocalEngine())
+    elsewhere = tuning(tones, tmp_path / "alone", pretrained, "alone", **other)
+    alone = evaluate(elsewhere, LocalEngine(), model=str(pretrained), split="test")
+    assert result.base["test"] == alone.totals
+    assert result.totals["utterances"] == result.base["test"]["utterances"]
+    assert result.verdict is not None and result.verdict.base == alone.totals["wer"]
+
+
+def test_initial_weights_that_have_changed_are_compared_only_where_they_were_scored(
+    tones: Path, tmp_path: Path, pretrained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_after(tuning(tones, tmp_path, pretrained, "killed"), 4, monkeypatch)
+    other = tuning(tones, tmp_path, pretrained, "killed", **{"data.test": str(another_set(tones))})
+    monkeypatch.setattr(worker, "weights_identity", lambda *_: "others")
+    result = fit(other, LocalEngine())
+    assert "the distances of layers from them" in capsys.readouterr().out
+    assert result.base.keys() == {"validation"} and result.verdict is None and "→" not in result.headline
+    assert not (run_folder(other) / "base/evaluation/test.json").exists()

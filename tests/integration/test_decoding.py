@@ -15,6 +15,7 @@ from tests.trainers.models.decoding.test_rescoring import write_model
 from tests.trainers.run_folder.test_checkpoint_parts import ThreadSession
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
+from trainers.data import sounds
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError, ResumeError
@@ -25,6 +26,7 @@ from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.pipeline.splits import prepare_all
+from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer, ScoringOptions, SplitScore
 from trainers.training.planning import cache_bytes, scored_clips, scoring_options
@@ -118,6 +120,37 @@ def test_a_run_chooses_weights_on_validation_and_says_how_each_score_was_made(
     tuned_on = evaluate(searching, LocalEngine(), model=model, split="validation")
     assert tuned_on.totals["decoding"]["weights_chosen_on_this_set"] is True
     assert "decode's weights were chosen on this set" in tuned_on.headline
+
+
+def test_the_base_is_compared_with_checkpoints_without_the_search_that_only_final_scores_have(
+    searching: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in sounds.SOUNDS:
+        monkeypatch.setitem(sounds.SOUNDS, name, lambda: [sounds.silence()[0]])
+    fit(searching, LocalEngine())
+    model = f"{searching.run.storage_path}/searched/model"
+    conditions = {"validation.wer": "> 1000", "silence.words_per_minute": "> base"}
+    wanted = config(
+        {
+            "run.name": "gated",
+            "run.storage_path": str(tmp_path),
+            "data": searching.data.model_dump(),
+            "model": {"family": "ctc", "name_or_path": model},
+            "training": searching.training.model_dump() | {"learning_rate": 1e-12},
+            "decode": searching.decode.model_dump(),
+            "evaluate.guard": "default",
+            "checkpoint.refuse_if": conditions,
+        }
+    )
+    base = fit(wanted, LocalEngine()).base
+    greedy = changed(searching, "decode", method="greedy", **dict.fromkeys(searching.decode.sources))
+    alone = evaluate(greedy, LocalEngine(), model=model, split="validation")
+    assert base["validation"]["wer"] == alone.totals["wer"] and "best_path" not in base["validation"]
+    assert base["test"]["best_path"]["wer"] != base["test"]["wer"]
+    (checkpoint,) = Journal(RunFolder.of(wanted)).read().checkpoints
+    # Its weights are nearly those of the base.
+    assert checkpoint.metrics["eval_silence_words_per_minute"] == base["silence"]["best_path"]["words_per_minute"]
+    assert checkpoint.metrics["eval_wer"] == base["validation"]["wer"] and "eval_refused" not in checkpoint.metrics
 
 
 def test_a_finished_model_is_scored_by_weights_that_are_given_without_a_validation_set(

@@ -219,9 +219,9 @@ def _check_weights(opened: PlannedModel, state: State, problems: Problems) -> No
 
 
 def _has_base(opened: PlannedModel, continuation: Continuation) -> bool:
-    """Returns True if the run begins with the weights of a complete recognizer."""
-    named = opened.config.model.names_weights and not opened.family.makes_new_head(opened.part)
-    return continuation.began_from is not None or named
+    """Returns True if the run begins with the weights of a complete recognizer, not of an encoder and a decoder."""
+    is_complete = opened.config.model.name_or_path is not None and not opened.family.makes_new_head(opened.part)
+    return continuation.began_from is not None or is_complete
 
 
 def _check_comparison(opened: PlannedModel, data: OpenedData, continuation: Continuation) -> None:

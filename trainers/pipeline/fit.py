@@ -90,6 +90,7 @@ def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
 
     A failed push does not fail the run.
     """
+    again = f"rayscribe push {folder.url}"
     try:
         if is_pushed(Journal(folder).read(), config.hub, folder.name):
             return ""
@@ -100,7 +101,7 @@ def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
             push = push_run(folder, config.hub)
     except Exception as error:
         reason = str(error) if isinstance(error, RayscribeError) else f"{type(error).__name__}: {error}"
-        again = f"rayscribe push {folder.url}"
+        again += " --allow-worse" if isinstance(error, RefusedError) else ""
         print_line(f"warning: the model was not pushed ({reason}); the run is complete: push it with {again}")
         return f" · not pushed to the Hub: {again}"
     print_line(f"pushed to {push.repository}, commit {push.commit}")

@@ -21,8 +21,9 @@ class DiskEstimate:
         kept: Maximum number of checkpoints that the run keeps, including the one being uploaded; None for all.
         storage: Folder of runs; None for a bucket.
         storage_free_bytes: Free space there, including the run's own checkpoints, since they are replaced.
-        models_bytes: Size of the complete models that a run with an adapter writes to each disk: the merged model and
-            the base weights, if these are the run's own.
+        models_bytes: Size of the complete models that a run writes to each disk besides checkpoints: with an adapter,
+            the merged model, and the base weights if these are the run's own; and those among which it chooses at its
+            end.
     """
 
     checkpoint_bytes: int

@@ -1,6 +1,6 @@
 """Counts the words that a recognizer writes for sounds without speech."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,9 @@ from trainers.distributed.console import ProgressCounter
 from trainers.distributed.session import Session
 from trainers.metrics.known_metrics import CER, WER
 from trainers.models.labels import empty_labels
-from trainers.models.recognizer import Recognizer
+from trainers.models.recognizer import Recognition, Recognizer
 from trainers.scoring.batches import BatchRecognizer, batches_of
-from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.normalizers import Normalizer, normalizer_named
 from trainers.scoring.scorer import CutShort, CutShortError, ScoringOptions, never
 
 
@@ -48,27 +48,37 @@ def count_invented_words(
     model.eval()
     try:
         label = empty_labels(recognizer.codec, recognizer.processor, [None], language)[0]
-        texts = _recognize(sounds, label, recognizer, session, options, what, cut_short)
+        found = _recognize(sounds, label, recognizer, session, options, what, cut_short)
     finally:
         model.train(was_training)
     normalize = normalizer_named(options.normalizer)
-    rows = list[dict[str, Any]]()
+    rows = [*_rows(sounds, [" ".join(filter(None, (each.text for each in own))) for own in found], normalize)]
+    greedy = {}
+    if options.decoding.search is not None:
+        texts = [" ".join(filter(None, (each.greedy for each in own))) for own in found]
+        greedy = {options.decoding.part.greedy: _totals([*_rows(sounds, texts, normalize)])}
+    decoding = options.decoding.describe()
+    return {**_totals(rows), **greedy, **normalize.to_json_dict(), "decoding": decoding}, rows
+
+
+def _rows(sounds: Sequence[Sound], texts: Sequence[str], normalize: Normalizer) -> Iterator[dict[str, Any]]:
     for sound, text in zip(sounds, texts, strict=True):
         normalized = normalize(text)
         counts = {metric.units: len([*metric.cut(normalized)]) for metric in (WER, CER)}
-        rows.append({"id": sound.id, "hypothesis": text, **counts, "duration_s": sound.duration_s})
-    minutes = sum(sound.duration_s for sound in sounds) / 60
+        yield {"id": sound.id, "hypothesis": text, **counts, "duration_s": sound.duration_s}
+
+
+def _totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    minutes = sum(row["duration_s"] for row in rows) / 60
     totals = {metric.units: sum(row[metric.units] for row in rows) for metric in (WER, CER)}
     return {
-        "sounds": len(sounds),
+        "sounds": len(rows),
         "with_words": sum(bool(row[WER.units]) for row in rows),
         "minutes": minutes,
         **totals,
         "words_per_minute": totals[WER.units] / minutes,
         "characters_per_minute": totals[CER.units] / minutes,
-        **normalize.to_json_dict(),
-        "decoding": options.decoding.describe(),
-    }, rows
+    }
 
 
 def _recognize(
@@ -79,8 +89,8 @@ def _recognize(
     options: ScoringOptions,
     what: str,
     cut_short: CutShort,
-) -> list[str]:
-    """Returns the text of each sound, on every rank."""
+) -> list[list[Recognition]]:
+    """Returns the results of the parts of each sound, on every rank."""
     context = round(recognizer.limits.context_s * SAMPLING_RATE_HZ)
     pieces = [
         _Piece(number, sound.samples[start : start + context])
@@ -96,7 +106,7 @@ def _recognize(
         to_longest=at_full.to_longest,
         batch_size=at_full.batch_size,
     )
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, Recognition]] = []
     recognize = BatchRecognizer(recognizer).recognize
     mine = batches[session.rank :: session.world_size]
     total = sum(len(positions) for positions, _ in mine)
@@ -109,13 +119,13 @@ def _recognize(
             break
         clips = [pieces[position].samples for position in positions]
         recognized = recognize(clips, [label] * len(clips), edge_s, at_full.decoding)
-        found += [(int(position), each.text) for position, each in zip(positions, recognized, strict=True)]
+        found += zip(positions.tolist(), recognized, strict=True)
         counter.advance(len(positions))
     parts = session.gather((found, gave_up), what)
     if any(part[1] for part in parts):
         raise CutShortError
     by_piece = dict(each for part, _ in parts for each in part)
-    texts: list[list[str]] = [[] for _ in sounds]
+    of_sounds: list[list[Recognition]] = [[] for _ in sounds]
     for number, piece in enumerate(pieces):
-        texts[piece.sound].append(by_piece[number])
-    return [" ".join(filter(None, each)) for each in texts]
+        of_sounds[piece.sound].append(by_piece[number])
+    return of_sounds

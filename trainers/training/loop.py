@@ -21,7 +21,7 @@ from trainers.models.recognizer import Recognizer
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, base_wers, validations, wers_of
 from trainers.run_folder.checkpoints import Uploader
-from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
+from trainers.run_folder.disk_space import STAGED_CHECKPOINTS, DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
 from trainers.scoring.scorer import CutShortError
 from trainers.training.arguments import training_arguments
@@ -265,14 +265,20 @@ def _check_disks(loop: Loop) -> None:
     adapter, base = loop.recognizer.adapter, loop.recognizer.base
     # The merged model of an adapter, and the initial weights if only the run has them.
     models = (adapter is not None) + (base is not None and base.is_own)
+    size = checkpoint_bytes(
+        weights if adapter is None else trained, trained, sharded=context.config.strategy.is_sharded
+    )
+    each, part = weights * loop.recognizer.model.dtype.itemsize, context.config.checkpoint
+    # At the end, without staged checkpoints: averaged ones and their average, the best, initial and chosen weights.
+    last = (4 + (part.average or 0)) * each if part.interpolate or part.average else 0
     disk = DiskEstimate.of(
-        checkpoint_bytes(weights if adapter is None else trained, trained, sharded=context.config.strategy.is_sharded),
+        size,
         context.staging.folder,
         context.retention.num_to_keep,
         local,
         existing_bytes=existing,
         fetched_bytes=fetched,
-        models_bytes=models * weights * loop.recognizer.model.dtype.itemsize,
+        models_bytes=models * each + max(0, last - STAGED_CHECKPOINTS * size),
     )
     context.session.show_from_main(disk.line)
     problems = [text for text in context.session.gather(disk.problem, "checking the disks") if text is not None]

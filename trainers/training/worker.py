@@ -23,7 +23,7 @@ from trainers.models.sources.origins import origin_of
 from trainers.models.weights import layer_distances
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
-from trainers.run_folder.checkpoints import TRAINING_STATE, newest
+from trainers.run_folder.checkpoints import REFUSED, TRAINING_STATE, newest
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Base, Checkpoint, accepted_metrics, deduplicate, publish
 from trainers.run_folder.layout import MODEL, RunFolder
@@ -203,11 +203,17 @@ def finish(context: WorkerContext, weights: ResumePoint | None = None) -> None:
             f"{context.folder.url}: training ended without a checkpoint; this is a bug, please report it"
         )
     best, local = found[0], merge_once_a_node(found[1], context.session)
-    chosen = _choose_weights(context, local, weights)
+    weights, is_there = _initial_weights(context, weights)
+    if is_there:
+        # A resumed run may have another test set, or decode otherwise.
+        score_base(context, weights)
+    chosen = _choose_weights(context, local, weights, is_there=is_there)
     if chosen is not None:
         best, local = replace(best, metrics={**chosen.metrics}), chosen.folder
+    elif best.metrics.get(REFUSED):
+        _raise_refused(context)
     test = _score(context, outputs, local)
-    distances = _distances(context, local, weights)
+    distances = _distances(context, local, weights) if is_there else None
     context.session.show_from_main(Stage("export", "writing the model and its scores"))
     conditions = conditions_of_scores(context)
     context.session.broadcast(
@@ -215,39 +221,48 @@ def finish(context: WorkerContext, weights: ResumePoint | None = None) -> None:
     )
 
 
-def _distances(context: WorkerContext, local: Path, weights: ResumePoint | None) -> dict[str, float] | None:
-    """Returns how far each layer has moved from the initial weights; None if they were not scored or have changed."""
+def _initial_weights(context: WorkerContext, weights: ResumePoint | None) -> tuple[ResumePoint | None, bool]:
+    """Returns the run's initial weights, see `begin_from`, and whether they are still those that were scored.
+
+    Every rank calls this.
+    """
     base = Gate.of(context).base
-    if base is None:
-        return None
+    if not (context.task.has_base and context.config.evaluate.base):
+        return None, False
     try:
         weights = weights or begin_from(context)
-        if base.weights != weights_identity(context, weights):
-            return None
-        initial = open_initial(context, weights).model.state_dict()
     except RayscribeError as error:
-        context.session.show_from_main(f"warning: the result lacks the distances of layers from the base: {error}")
-        return None
+        problem = str(error)
+    else:
+        if base is None or base.weights == weights_identity(context, weights):
+            return weights, True
+        problem = "they have changed since it began"
+    part = context.config.checkpoint
+    missing = ["the distances of layers from them", *(["checkpoint.interpolate"] if part.interpolate else [])]
+    context.session.show_from_main(
+        f"warning: the result lacks {' and '.join(missing)}, since the weights that the run began with cannot be read: "
+        f"{problem}"
+    )
+    return None, False
+
+
+def _distances(context: WorkerContext, local: Path, weights: ResumePoint | None) -> dict[str, float] | None:
+    """Returns how far each layer has moved from the initial weights, on the main process; None on others."""
+    initial = open_initial(context, weights).model.state_dict()
     if not context.session.is_main_process:
         return None
     return layer_distances(initial, family_of_folder(local).open_exported(local).model.state_dict())
 
 
-def _choose_weights(context: WorkerContext, best: Path, weights: ResumePoint | None) -> ChosenWeights | None:
+def _choose_weights(
+    context: WorkerContext, best: Path, weights: ResumePoint | None, *, is_there: bool
+) -> ChosenWeights | None:
     """Chooses the exported weights among those of the config; returns None if it asks for the best checkpoint only."""
-    part, gate = context.config.checkpoint, Gate.of(context)
-    shares: Sequence[float] = part.interpolate
-    if shares:
-        weights = weights or begin_from(context)
-        if gate.base is not None and gate.base.weights != weights_identity(context, weights):
-            context.session.show_from_main(
-                "warning: the weights that the run began with have changed since, so that the best checkpoint is not "
-                "interpolated with them (checkpoint.interpolate)"
-            )
-            shares = ()
+    part = context.config.checkpoint
+    shares: Sequence[float] = part.interpolate if is_there else ()
     if not shares and part.average is None:
         return None
-    return choose_weights(context, weights, best, shares, gate)
+    return choose_weights(context, weights, best, shares, Gate.of(context))
 
 
 def _raise_refused(context: WorkerContext) -> None:
@@ -258,8 +273,8 @@ def _raise_refused(context: WorkerContext) -> None:
     if last is not None and reasons:
         raise RefusedError(
             f"{context.folder.url}: checkpoint.refuse_if refuses every checkpoint; {last.name}, the last one, which is "
-            f"kept: {'; '.join(reasons)}. Train again with a lower training.learning_rate, fewer steps or fewer "
-            "trained weights (adapt), or with other conditions"
+            f"kept: {'; '.join(reasons)}. Train again under another run.name, with a lower training.learning_rate, "
+            "fewer steps or fewer trained weights (adapt), or with other conditions"
         )
 
 
@@ -296,15 +311,16 @@ def _deliver(
     """Completes the outputs, adds them to the journal, and publishes them; main process only."""
     for path in local.glob(f"{VALIDATION}*.json*"):
         outputs.storage.upload_file(path, f"{layout.EVALUATION}/{path.name}")
-    _copy_base(context, outputs)
+    base = _compared_base(context, outputs, conditions)
     left_out = context.folder.storage.read_bytes(f"{layout.ATTEMPTS}/{context.task.attempt}/{layout.QUARANTINE}")
     measured = Measured.of(outputs, context.task.sets, [json.loads(line) for line in left_out.splitlines()])
     options = context.config.run.storage_options
-    verdicts, exported = _judge_all(context, outputs, conditions), str(chosen.candidate) if chosen else BEST_CHECKPOINT
+    verdicts = _judge_all(context, outputs, base) if base is not None else {}
+    exported = str(chosen.candidate) if chosen else BEST_CHECKPOINT
     origins = [origin_of(pin, options) for pin in context.task.sources.values() if pin.has_weights]
     family = family_of_folder(local)
     export_model(outputs, local, model_card(context.config, family, best, measured, origins, exported, verdicts))
-    result = _result(context.task, best, test, context.writer.check().base, verdicts)
+    result = _result(context.task, best, test, base, verdicts)
     result["weights"] = chosen.to_json_dict() if chosen is not None else None
     result["layer_distances"] = distances
     guards = {name: outputs.read_json(f"{layout.EVALUATION}/{name}.json") for name in (*_others(context), *SOUNDS)}
@@ -315,13 +331,21 @@ def _deliver(
         context.trackers.send(_test_line(context.writer, test))
 
 
-def _copy_base(context: WorkerContext, outputs: RunFolder) -> None:
-    """Copies the scores of the weights that the run began with, if it has them."""
+def _compared_base(context: WorkerContext, outputs: RunFolder, conditions: Mapping[str, str]) -> Base | None:
+    """Copies the scores of the initial weights; returns those that were made under the conditions of the result.
+
+    Scores of another test set, or with another decoding, are not compared. Returns None if the run has no scores.
+    """
     base = context.writer.check().base
-    if base is not None:
-        for entry in context.folder.storage.list_files(base.folder):
-            key = entry.key.removeprefix(f"{base.folder}/")
+    if base is None:
+        return None
+    alike = {name: totals for name, totals in base.scores.items() if conditions.get(name) == base.conditions[name]}
+    copied = {f"{layout.EVALUATION}/{split}." for name in alike for split in (name, layout.at_full_context(name))}
+    for entry in context.folder.storage.list_files(base.folder):
+        key = entry.key.removeprefix(f"{base.folder}/")
+        if f"{key.rpartition('.')[0]}." in copied or key.endswith(layout.DECODING):
             outputs.storage.write_bytes(f"{layout.BASE}/{key}", context.folder.storage.read_bytes(entry.key))
+    return replace(base, scores=alike)
 
 
 def _test_line(writer: GroupWriter, test: dict[str, Any]) -> str:
@@ -348,18 +372,11 @@ def _others(context: WorkerContext) -> list[str]:
     return [name for name in context.task.sets if name not in ("train", VALIDATION, "test")]
 
 
-def _judge_all(context: WorkerContext, outputs: RunFolder, conditions: Mapping[str, str]) -> dict[str, Verdict]:
-    """Returns the verdict on the test set or, without one, the validation set, and on each guard with references.
-
-    Scores that were made under other conditions, such as of a test set that has changed since, are not compared.
-    """
-    base = context.writer.check().base
-    if base is None:
-        return {}
+def _judge_all(context: WorkerContext, outputs: RunFolder, base: Base) -> dict[str, Verdict]:
+    """Returns the verdict on the test set or, without one, the validation set, and on each guard with references."""
     compared = ("test" if "test" in context.task.sets else VALIDATION, *_others(context))
-    alike = [name for name in compared if base.conditions.get(name) == conditions[name]]
-    found = {name: _judge(context, outputs, base, name) for name in alike}
-    if context.task.new_speakers and base.conditions.get(VALIDATION) == conditions[VALIDATION]:
+    found = {name: _judge(context, outputs, base, name) for name in compared if name in base.scores}
+    if context.task.new_speakers and VALIDATION in base.scores:
         found[NEW_SPEAKERS] = _judge(context, outputs, base, VALIDATION, context.task.new_speakers)
     return {name: verdict for name, verdict in found.items() if verdict is not None}
 
@@ -367,18 +384,19 @@ def _judge_all(context: WorkerContext, outputs: RunFolder, conditions: Mapping[s
 def _judge(
     context: WorkerContext, outputs: RunFolder, base: Base, split: str, only: Collection[str] | None = None
 ) -> Verdict | None:
-    """Compares the model with the weights that the run began with; returns None if it lacks a score at full context.
+    """Compares the model with the weights that the run began with.
 
-    `only` has the ids of the utterances to compare; None for all.
+    `only` has the ids of the utterances to compare; None for all. Returns None if none of them was scored, or the model
+    lacks a score at its full context.
     """
     if beyond(context.config.model, base.scores[split]) is not None:
         split = layout.at_full_context(split)
     if not outputs.storage.exists(f"{layout.EVALUATION}/{split}.json"):
         return None
     systems = [System.of_folder("base", outputs.sub(layout.BASE), split), System.of_folder("tuned", outputs, split)]
-    return Verdict.of(
-        compare_named([system.of_utterances(only) for system in systems] if only is not None else systems)
-    )
+    if only is not None:
+        systems = [system.of_utterances(only) for system in systems]
+    return Verdict.of(compare_named(systems)) if systems[0].hypotheses else None
 
 
 def _result(

@@ -45,6 +45,11 @@ class DecodePart(Part):
         return ()
 
     @property
+    def sources(self) -> Sequence[str]:
+        """The fields that name a file or a model which a search reads, and are set."""
+        return [name for name in (*self.files, *self.models) if getattr(self, name) is not None]
+
+    @property
     def is_tuned(self) -> bool:
         return len(self.settings) > 1
 

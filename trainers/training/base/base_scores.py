@@ -88,7 +88,8 @@ class _Base:
         # The totals are written last.
         done = f"{EVALUATION}/{name}.json"
         if not session.broadcast(lambda: folder.storage.exists(done), f"looking for scores of {name}"):
-            search, chosen = self._search
+            # Checkpoints are scored on the validation set without a search, too.
+            search, chosen = self._search if name != VALIDATION else (None, None)
             if chosen is not None and session.is_main_process:
                 folder.write_json(f"{EVALUATION}/{DECODING}", chosen)
             if name in context.task.sets:
@@ -121,18 +122,21 @@ def _conditions(context: WorkerContext) -> dict[str, str]:
     config, sets = context.config, context.task.sets
     sources = {*FIELDS, "init", "family"}
     decoder = decoder_of(config.decode)
+    hashes = decoder.content_hashes(config.decode, config.run.storage_options) if decoder else {}
+    # Runs do not share scores that depend on content that is not hashed: a recipe's own metrics, large language models.
+    is_hashed = not config.scoring.metrics and hashes.keys() == {*config.decode.sources}
     common = {
         "version": SCORES_VERSION,
         "packages": {name: version_of(name) for name in _PACKAGES},
         "bounds": config.data.model_dump(mode="json", include=_DATA_FIELDS),
         "model": config.model.model_dump(mode="json", exclude=sources),
         "decode": config.decode.model_dump(mode="json"),
-        "decode_files": decoder.content_hashes(config.decode, config.run.storage_options) if decoder else {},
+        "decode_files": hashes,
         # The set and the rate by which the setting of a search is chosen.
         "tuned": [sets[VALIDATION].key, config.checkpoint.score_attribute] if config.decode.is_tuned else None,
         "normalizer": str(normalizer_named(config.data.normalizer_name)),
-        # The code of a recipe's own metrics is not known, so runs do not share their scores.
-        "metrics": [dict(config.scoring.metrics), context.task.run_id] if config.scoring.metrics else None,
+        "metrics": dict(config.scoring.metrics),
+        "run": None if is_hashed else context.task.run_id,
         "autocast": str(autocast_dtype(config)),
         "seed": config.run.seed,
     }

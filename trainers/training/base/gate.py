@@ -10,6 +10,7 @@ from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED
 from trainers.run_folder.journal import Base
 from trainers.scoring.invented_words import count_invented_words
+from trainers.scoring.ranking import greedy_score
 from trainers.scoring.scorer import CutShort, Scorer, SplitScore, never
 from trainers.training.callbacks import metrics_of, validation_metrics
 from trainers.training.planning import at_own_context, cache_bytes, has_full_context, scored_clips, scoring_options
@@ -68,10 +69,11 @@ class Gate:
         scores = self.base.scores if self.base is not None else {}
         rates = _at_own_context(metrics_of(scores.get(VALIDATION, {})), has_full=has_full)
         names = {each.set for each in self._conditions} - {VALIDATION}
-        of_guards = {
-            f"eval_{name}_{rate}": scores[name][rate] for name in names & scores.keys() for rate in gated_rates(name)
-        }
-        return {**rates, **of_guards}
+        # Validations are scored without the search of final scores.
+        for name in names & scores.keys():
+            _, greedy = greedy_score(scores[name])
+            rates |= {f"eval_{name}_{rate}": greedy[rate] for rate in gated_rates(name)}
+        return rates
 
     def _count(self, name: str, recognizer: Recognizer, cut_short: CutShort) -> Mapping[str, Any]:
         config, limits = self.context.config, recognizer.limits
