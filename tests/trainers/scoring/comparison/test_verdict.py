@@ -34,7 +34,7 @@ def test_it_is_worse_although_each_utterance_suffers_by_the_same() -> None:
 
 def test_few_utterances_tell_no_models_apart() -> None:
     found = verdict(2, 0, words=2)
-    assert (found.judgment, found.p) == (Judgment.NOT_TOLD_APART, pytest.approx(0.5))
+    assert found.judgment is Judgment.NOT_TOLD_APART and found.p == pytest.approx(0.5)
 
 
 def test_equal_models_are_not_told_apart() -> None:
