@@ -1,5 +1,6 @@
 """Defines the interface of models for training and scoring, common to all families."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -105,6 +106,26 @@ class Segment(NamedTuple):
     text: str
     start_s: float
     end_s: float
+
+
+class Timestamps(NamedTuple):
+    """The label ids of times: `first` is that of 0 s, and each further id is `step_s` later. Text has smaller ids."""
+
+    first: int
+    step_s: float
+
+    def id_of(self, time_s: float, longest_s: float) -> int:
+        """Returns the id nearest to a time that is at most `longest_s`."""
+        # The quotient of 0.06 and 0.02 is below 3.
+        most = math.floor(longest_s / self.step_s + 1e-6)
+        return self.first + min(round(time_s / self.step_s), most)
+
+    def rescaled(self, label: Sequence[int], factor: float, longest_s: float) -> list[int]:
+        """Returns the label of a clip that is `factor` times as long, now `longest_s`."""
+        return [
+            self.id_of((each - self.first) * self.step_s * factor, longest_s) if each >= self.first else each
+            for each in label
+        ]
 
 
 @dataclass(frozen=True)
@@ -292,6 +313,11 @@ class Recognizer(ABC):
         """True if the model can give word timestamps."""
         return False
 
+    @property
+    def timestamps(self) -> Timestamps | None:
+        """The label ids of times; None if the model's family writes no timestamps."""
+        return None
+
     def segments(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], autocast: torch.dtype | None
     ) -> list[list[Segment] | None]:
@@ -302,8 +328,8 @@ class Recognizer(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__}: its family writes no timestamps")
 
-    def timed_label(self, label: Sequence[int], segments: Sequence[Segment]) -> list[int]:
-        """Returns the label ids of segments with their timestamps, in the language of the label without them."""
+    def timed_label(self, label: Sequence[int], segments: Sequence[Segment], duration_s: float) -> list[int]:
+        """Returns the label ids of the segments of a clip with their timestamps, in the language of its label."""
         raise NotImplementedError(f"{type(self).__name__}: its family writes no timestamps")
 
     def label_after(self, label: Sequence[int], previous: str) -> list[int]:

@@ -64,7 +64,8 @@ def plan_training(
         costs_of=lambda edge_s, positions: recognizer.cost(edge_s, lengths[positions]),
     )
     emptied = EmptiedLabels(plain, recognizer.encode_labels([""])[0], limits.prefix_tokens)
-    clips = Clips(prepared.reader(cache_bytes(config)), labels, augmenter_of(config, speeds), emptied)
+    timestamps = recognizer.timestamps if timed else None
+    clips = Clips(prepared.reader(cache_bytes(config)), labels, augmenter_of(config, speeds), emptied, timestamps)
     return plan, clips
 
 
@@ -80,13 +81,15 @@ def changed_labels(
     A label that would be longer than the model's longest stays as it is.
     """
     ids, index, most = prepared.index["id"].to_pylist(), prepared.index, recognizer.limits.label_tokens
+    durations_s = index["duration_s"].to_pylist()
     previous = index[PREVIOUS].to_pylist() if PREVIOUS in index.column_names else [None] * len(ids)
     follow = {*drawn_clips([f"{PREVIOUS}/{each}" for each in ids], config.training.previous_text).tolist()}
     changed: dict[int, list[int]] = {}
     for row, id_ in enumerate(ids):
         label = plain = labels[row]
-        if id_ in timed and len(with_times := recognizer.timed_label(plain, timed[id_])) <= most:
-            label = with_times
+        if id_ in timed:
+            with_times = recognizer.timed_label(plain, timed[id_], durations_s[row])
+            label = with_times if len(with_times) <= most else plain
         if row in follow and (before := previous[row]):
             label = recognizer.label_after(label, before)
         if label is not plain:

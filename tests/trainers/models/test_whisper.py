@@ -197,12 +197,30 @@ class TestLabels:
     def test_labels_with_timestamps_have_those_of_their_segments(self, recognizer: Recognizer) -> None:
         (label,) = recognizer.encode_labels(["one two three"])
         segments = [Segment("one", 0.0, 0.5), Segment("two three", 0.52, 1.96)]
-        timed = recognizer.timed_label(label, segments)
+        timed = recognizer.timed_label(label, segments, 1.97)
         tokenizer = recognizer.processor.tokenizer
         tokens = tokenizer.convert_ids_to_tokens(timed)
         assert tokens[:2] == ["<|sr|>", "<|transcribe|>"] and tokens[-1] == tokenizer.eos_token
         assert [token for token in tokens if "." in token] == ["<|0.00|>", "<|0.50|>", "<|0.52|>", "<|1.96|>"]
         assert tokenizer.decode(timed, skip_special_tokens=True).split() == ["one", "two", "three"]
+
+    @pytest.mark.parametrize(
+        ("times", "duration_s", "found"),
+        [
+            # The second segment begins before the first one ends.
+            ([(0.0, 0.5), (0.46, 1.0)], 1.0, ["0.00", "0.50", "0.50", "1.00"]),
+            # The clip is shorter than the manifest says, or longer than the model's context of 3 s.
+            ([(0.0, 1.0), (1.0, 2.04)], 2.01, ["0.00", "1.00", "1.00", "2.00"]),
+            ([(0.0, 2.0), (2.5, 4.0)], 4.0, ["0.00", "2.00", "2.50", "3.00"]),
+        ],
+    )
+    def test_times_never_decrease_and_are_within_clip_and_context(
+        self, recognizer: Recognizer, times: list[tuple[float, float]], duration_s: float, found: list[str]
+    ) -> None:
+        (label,) = recognizer.encode_labels(["one two"])
+        timed = recognizer.timed_label(label, [Segment("one", *each) for each in times], duration_s)
+        tokens = recognizer.processor.tokenizer.convert_ids_to_tokens(timed)
+        assert [token.strip("<|>") for token in tokens if "." in token] == found
 
     def test_a_label_after_a_text_begins_with_the_text(self, recognizer: Recognizer) -> None:
         (label,) = recognizer.encode_labels(["one two three"])

@@ -17,7 +17,7 @@ from trainers.data.augmentation import Masks
 from trainers.data.batch_plan import BUCKET_EDGES_S
 from trainers.data.prepared_set import JoinedMember, JoinedSet, PreparedSet
 from trainers.models.families import family_of
-from trainers.models.recognizer import Recognizer
+from trainers.models.recognizer import Recognizer, Segment
 from trainers.training.planning import plan_training
 from trainers.training.trainer.planned_batches import Clips, Collator, PlannedBatches, PlannedLoader
 
@@ -184,3 +184,24 @@ def test_replaced_clips_have_an_empty_text_and_no_speech(corpus: Corpus) -> None
         assert len(own["clip"]) == len(other["clip"])
         is_same = np.array_equal(own["clip"], other["clip"])
         assert is_same == (own["labels"] == other["labels"]) == (request not in replaced)
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.1])
+def test_times_in_labels_follow_the_speed_of_the_clip(corpus: Corpus, factor: float) -> None:
+    wanted = corpus.config(augment__speed_range=None, augment__speed_factors=[factor])
+    recognizer, index = corpus.recognizer(wanted), corpus.prepared.index
+    ids, durations_s = index["id"].to_pylist(), index["duration_s"].to_pylist()
+    timed = {
+        id_: [Segment("one", 0.0, 0.2), Segment("two", 0.3, duration_s)]
+        for id_, duration_s in zip(ids, durations_s, strict=True)
+    }
+    plan, clips = plan_training(wanted, corpus.prepared, recognizer, 1, timed)
+    first = recognizer.processor.tokenizer.convert_tokens_to_ids("<|0.00|>")
+    for request in next(iter(PlannedBatches(plan, 0, clips.reader.prefetch, 0))):
+        item, label = clips[request], clips.labels[request.position]
+        length_s = len(item["clip"]) / SAMPLING_RATE_HZ
+        speed = durations_s[request.position] / length_s
+        times = [(each - first) * 0.02 for each in item["labels"] if each >= first]
+        assert times == pytest.approx([0, 0.2 / speed, 0.3 / speed, length_s], abs=0.02)
+        assert times[-1] <= length_s + 1e-9
+        assert [each for each in item["labels"] if each < first] == [each for each in label if each < first]

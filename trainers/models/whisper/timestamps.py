@@ -4,7 +4,7 @@ A label with timestamps has no no-timestamps token; each segment is between the 
 steps of 0.02 s, and its text begins with a space, as in Whisper's own training (Radford et al. 2022, section 2.3).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from transformers import GenerationMixin
 from transformers.generation.logits_process import LogitsProcessorList, WhisperTimeStampLogitsProcessor
 from transformers.modeling_outputs import BaseModelOutput
 
-from trainers.models.recognizer import Segment
+from trainers.models.recognizer import Segment, Timestamps
 
 STEP_S = 0.02
 # The token before the text that precedes a clip.
@@ -73,10 +73,13 @@ def segments_in(tokens: Sequence[int], first: int, decode: Callable[[Sequence[in
     return None if text else [each for each in found if each.text]
 
 
-def timed_label(prefix: Sequence[int], segments: Sequence[Segment], tokenizer: Any, first: int, end: int) -> list[int]:
-    """Returns the label ids of segments, after the language and task tokens in `prefix`, with the token `end`."""
-    backend, ids = tokenizer.backend_tokenizer, [*prefix]
+def timed_label(segments: Sequence[Segment], tokenizer: Any, timestamps: Timestamps, longest_s: float) -> Iterator[int]:
+    """Yields the label ids of segments, whose times never decrease and are at most `longest_s`."""
+    at_s = 0.0
     for each in segments:
-        text = backend.encode(f" {each.text}", add_special_tokens=False).ids
-        ids += [first + round(each.start_s / STEP_S), *text, first + round(each.end_s / STEP_S)]
-    return [*ids, end]
+        # Segments may overlap a little, such as by rounding.
+        start_s = max(each.start_s, at_s)
+        at_s = max(each.end_s, start_s)
+        yield timestamps.id_of(start_s, longest_s)
+        yield from tokenizer.backend_tokenizer.encode(f" {each.text}", add_special_tokens=False).ids
+        yield timestamps.id_of(at_s, longest_s)

@@ -30,6 +30,7 @@ from trainers.models.recognizer import (
     Recognition,
     Recognizer,
     Segment,
+    Timestamps,
     Word,
     computing_in,
     given_token,
@@ -39,7 +40,7 @@ from trainers.models.recognizer import (
     without_end,
 )
 from trainers.models.sources.loaded_weights import weights_from_pretrained
-from trainers.models.whisper.timestamps import PREVIOUS_TEXT, generate_segments, timed_label
+from trainers.models.whisper.timestamps import PREVIOUS_TEXT, STEP_S, generate_segments, timed_label
 from trainers.models.whisper.whisper_generation import allowing_text, is_multilingual, language_of, resolve_generation
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import regularization
@@ -161,9 +162,14 @@ class WhisperRecognizer(Recognizer):
             encoded = model.get_encoder()(inputs["input_features"])
             return generate_segments(model, self.processor.tokenizer, encoded, prompts, limits.new_tokens)
 
-    def timed_label(self, label: Sequence[int], segments: Sequence[Segment]) -> list[int]:
-        first = self.model.generation_config.no_timestamps_token_id + 1
-        return timed_label(label[: self.limits.prefix_tokens - 1], segments, self.processor.tokenizer, first, label[-1])
+    @property
+    def timestamps(self) -> Timestamps:
+        return Timestamps(self.model.generation_config.no_timestamps_token_id + 1, STEP_S)
+
+    def timed_label(self, label: Sequence[int], segments: Sequence[Segment], duration_s: float) -> list[int]:
+        prefix, longest_s = label[: self.limits.prefix_tokens - 1], min(duration_s, self.limits.context_s)
+        timed = timed_label(segments, self.processor.tokenizer, self.timestamps, longest_s)
+        return [*prefix, *timed, label[-1]]
 
     def label_after(self, label: Sequence[int], previous: str) -> list[int]:
         tokenizer, start = self.processor.tokenizer, self.model.config.decoder_start_token_id

@@ -11,13 +11,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.augmentation import Augmenter
 from trainers.data.batch_plan import BatchPlan
 from trainers.data.features import pad_samples
 from trainers.data.prepared_set import ClipReader
 from trainers.distributed.machine import end_with_parent
 from trainers.models.labels import EmptiedLabels, Labels
-from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Regularizer
+from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Regularizer, Timestamps
 
 # Number of steps ahead for which shards are fetched. If the complete set is shuffled, a step needs about as many shards
 # as it has utterances. Within a window, a step needs few new shards, but the next window needs all of its shards.
@@ -106,21 +107,28 @@ def _begin_process(number: int) -> None:
 
 @dataclass(frozen=True)
 class Clips(Dataset[dict[str, Any]]):
-    """Stored clips with their labels; `emptied` has those of clips that are replaced by sounds without speech."""
+    """Stored clips with their labels; `emptied` has those of clips that are replaced by sounds without speech.
+
+    `timestamps` are the ids of times in labels, which change with the speed of a clip; None if labels have no times.
+    """
 
     reader: ClipReader
     labels: Labels
     augmenter: Augmenter | None = None
     emptied: EmptiedLabels | None = None
+    timestamps: Timestamps | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, reference: SampleReference) -> dict[str, Any]:
-        clip, labels = self.reader.read(reference.position), self.labels[reference.position]
-        masks = None
+        stored, labels = self.reader.read(reference.position), self.labels[reference.position]
+        clip, masks = stored, None
         if self.augmenter is not None:
-            clip = self.augmenter.change(clip, reference.position, reference.epoch)
+            clip = self.augmenter.change(stored, reference.position, reference.epoch)
+            if self.timestamps is not None and len(clip) != len(stored):
+                longest_s = len(clip) / SAMPLING_RATE_HZ
+                labels = self.timestamps.rescaled(labels, len(clip) / len(stored), longest_s)
             if self.emptied is not None and self.augmenter.replaces(reference.position, reference.epoch):
                 labels = self.emptied[reference.position]
             masks = self.augmenter.masks(len(clip), reference.position, reference.epoch)
