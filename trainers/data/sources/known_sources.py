@@ -37,11 +37,11 @@ def source_of(data: DataPart, storage_options: StorageOptions) -> DataSource:
     return table[data.source_name](data, storage_options)
 
 
-def _packed(source: SourceSplit, longest_s: float) -> SourceSplit:
+def _packed(source: SourceSplit, data: DataPart, longest_s: float) -> SourceSplit:
     """Returns a split, or each member of a mix, with its segments packed."""
     if not source.members:
-        return packed(source, longest_s)
-    return joined(source.split, [replace(each, source=packed(each.source, longest_s)) for each in source.members])
+        return packed(source, data, longest_s)
+    return joined(source.split, [replace(each, source=packed(each.source, data, longest_s)) for each in source.members])
 
 
 def open_sources(
@@ -58,6 +58,6 @@ def open_sources(
     source = source_of(data, storage_options)
     opened = [source.open(split, fingerprint_cache) for split in splits if split in source.splits]
     if (longest_s := data.pack_segments_s) is not None:
-        opened = [_packed(each, longest_s) if each.split == "train" else each for each in opened]
+        opened = [_packed(each, data, longest_s) if each.split == "train" else each for each in opened]
     print_warnings(opened)
     return opened

@@ -5,15 +5,17 @@ segments keep the ability to write timestamps, and to continue a text.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from trainers.config.parts.data_part import DataPart
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.row_files.row_file import FILE, ROW
+from trainers.data.text import TextRules, normalize
 
 # Columns of packed rows: the segments as JSON, each with text, start and end in seconds from the clip's beginning; and
 # the text of the clip before it in the recording, if that ends where this one begins. Null for other rows.
@@ -26,21 +28,30 @@ MOST_OVERLAP_S = 0.05
 Row = Mapping[str, Any]
 
 
-def packed(source: SourceSplit, longest_s: float) -> SourceSplit:
+def packed(source: SourceSplit, data: DataPart, longest_s: float) -> SourceSplit:
     """Returns a split whose consecutive segments are joined into clips of up to `longest_s`."""
-    rows = [*pack(source.table.to_pylist(), longest_s)]
+    rules = TextRules(data.do_lower_case, data.do_remove_punctuation, data.chars_to_ignore)
+
+    def is_left_out(text: str) -> bool:
+        return data.empty_text == "leave_out" and not normalize(text, rules)
+
+    rows = [*pack(source.table.to_pylist(), longest_s, is_left_out)]
     schema = source.table.schema
     for name in (SEGMENTS, PREVIOUS):
         schema = schema.append(pa.field(name, pa.string()))
     table = pa.Table.from_pylist(rows, schema=schema)
-    return replace(source, table=table, fingerprint=hash_of("packed", longest_s, MOST_PAUSE_S, source.fingerprint))
+    decided_by = (longest_s, MOST_PAUSE_S, data.empty_text)
+    return replace(source, table=table, fingerprint=hash_of("packed", *decided_by, source.fingerprint))
 
 
-def pack(rows: Sequence[Row], longest_s: float) -> Iterator[dict[str, Any]]:
+def pack(
+    rows: Sequence[Row], longest_s: float, is_left_out: Callable[[str], bool] = lambda text: False
+) -> Iterator[dict[str, Any]]:
     """Yields the rows of a table, with consecutive segments joined; a row that is not a segment stays as it is.
 
-    Segments are joined in the order of their times, if they have one language and at most MOST_PAUSE_S between them. A
-    joined row has the id of its first segment, and a speaker only if all have the same.
+    Segments are joined in the order of their times, if they have one language and at most MOST_PAUSE_S between them.
+    Segments without a duration, and those with a text that `is_left_out` of training, stay rows of their own. A joined
+    row has the id of its first segment, and a speaker only if all have the same.
     """
     recordings: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -49,37 +60,41 @@ def pack(rows: Sequence[Row], longest_s: float) -> Iterator[dict[str, Any]]:
         recordings.setdefault(key, []).append(row)
     number = 0
     for own in recordings.values():
-        for made in _packed_recording(own, longest_s):
+        for made in _packed_recording(own, longest_s, is_left_out):
             yield {**made, "row": number}
             number += 1
 
 
-def _packed_recording(rows: Sequence[Row], longest_s: float) -> Iterator[dict[str, Any]]:
+def _packed_recording(
+    rows: Sequence[Row], longest_s: float, is_left_out: Callable[[str], bool]
+) -> Iterator[dict[str, Any]]:
     if len(rows) == 1 and (rows[0]["offset_s"] is None or rows[0]["duration_s"] is None):
         yield {**rows[0], SEGMENTS: None, PREVIOUS: None}
         return
-    ordered = sorted(rows, key=lambda row: (row["offset_s"], row["row"]))
-    previous: dict[str, Any] | None = None
-    clip: list[Row] = []
-    for row in (*ordered, None):
-        if row is not None and (not clip or _continues(clip, row, longest_s)):
-            clip.append(row)
-            continue
-        made = _joined(clip)
-        follows = previous is not None and 0 <= made["offset_s"] - _end_s(previous) <= MOST_PAUSE_S
-        yield {**made, PREVIOUS: previous["text"] if previous is not None and follows else None}
-        previous, clip = made, [row] if row is not None else []
+    clips: list[list[Row]] = []
+    is_alone = True
+    for row in sorted(rows, key=lambda row: (row["offset_s"], row["row"])):
+        was_alone, is_alone = is_alone, row["duration_s"] <= 0 or is_left_out(row["text"])
+        if was_alone or is_alone or not (_follows(clips[-1][-1], row) and _fits(clips[-1], row, longest_s)):
+            clips.append([])
+        clips[-1].append(row)
+    made = [_joined(clip) for clip in clips]
+    for number, (clip, own) in enumerate(zip(clips, made, strict=True)):
+        follows = number > 0 and _follows(clips[number - 1][-1], clip[0])
+        yield {**own, PREVIOUS: made[number - 1]["text"] or None if follows else None}
 
 
 def _end_s(row: Row) -> float:
     return float(row["offset_s"] + row["duration_s"])
 
 
-def _continues(clip: Sequence[Row], row: Row, longest_s: float) -> bool:
-    pause_s = row["offset_s"] - _end_s(clip[-1])
-    fits = _end_s(row) - clip[0]["offset_s"] <= longest_s
-    is_next = -MOST_OVERLAP_S <= pause_s <= MOST_PAUSE_S
-    return bool(fits and is_next and row["language"] == clip[0]["language"])
+def _follows(before: Row, row: Row) -> bool:
+    is_next = -MOST_OVERLAP_S <= row["offset_s"] - _end_s(before) <= MOST_PAUSE_S
+    return bool(is_next and row["language"] == before["language"])
+
+
+def _fits(clip: Sequence[Row], row: Row, longest_s: float) -> bool:
+    return bool(_end_s(row) - clip[0]["offset_s"] <= longest_s)
 
 
 def _joined(clip: Sequence[Row]) -> dict[str, Any]:

@@ -4,11 +4,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainers.config.parts.data_part import DataPart
+from trainers.config.storage_location import StorageOptions
+from trainers.data.sources import packing
+from trainers.data.sources.data_source import ROW_SCHEMA, SourceSplit
 from trainers.data.sources.packing import MOST_PAUSE_S, pack
+from trainers.data.sources.recording_readers import FileReader
 
 
 def segment(number: int, start_s: float, end_s: float, **fields: Any) -> dict[str, Any]:
@@ -64,6 +70,32 @@ def test_a_clip_that_follows_has_the_text_before_it() -> None:
 )
 def test_only_what_belongs_together_is_joined(second: dict[str, Any], clips: int) -> None:
     assert len(packed(segment(0, 0, 5), {**segment(1, 5, 10), **second})) == clips
+
+
+@pytest.mark.parametrize("lone", [{"text": ""}, {"duration_s": 0.0}])
+def test_segments_without_a_text_or_a_duration_are_not_joined(lone: dict[str, Any]) -> None:
+    rows = (segment(0, 0, 1), segment(1, 1, 2), {**segment(2, 2, 3), **lone}, segment(3, 3, 4), segment(4, 4, 5))
+    clips = [*pack(rows, 30, lambda text: not text)]
+    texts = ["text 0 text 1", lone.get("text", "text 2"), "text 3 text 4"]
+    assert [clip["text"] for clip in clips] == texts
+    # The model would learn to write nothing for speech that is not transcribed.
+    assert [clip["previous"] for clip in clips][1:] == [texts[0], texts[1] or None]
+
+
+def test_what_is_left_out_of_training_is_decided_by_the_config() -> None:
+    table = pa.Table.from_pylist([segment(0, 0, 1), segment(1, 1, 2, text=" ... "), segment(2, 2, 3)], ROW_SCHEMA)
+    source = SourceSplit("train", "here", table, FileReader(StorageOptions()), "key")
+    kinds = [{}, {"do_remove_punctuation": True}, {"do_remove_punctuation": True, "empty_text": "train"}]
+    made = [packing.packed(source, DataPart.model_validate({"demo": {}, **kind}), 30) for kind in kinds]
+    assert [len(each.table) for each in made] == [1, 3, 1]
+    assert made[1].fingerprint != made[2].fingerprint
+
+
+@pytest.mark.parametrize(("language", "previous"), [(None, "text 0"), ("sr", None)])
+def test_rounded_times_are_contiguous(language: str | None, previous: str | None) -> None:
+    # 1.1 + 2.2 is more than 3.3.
+    first, second = segment(0, 1.1, 3.3, duration_s=2.2), segment(1, 3.3, 4, language=language)
+    assert [clip["previous"] for clip in packed(first, second, longest_s=2.5)] == [None, previous]
 
 
 def test_complete_recordings_stay_as_they_are() -> None:
