@@ -5,8 +5,11 @@ segments keep the ability to write timestamps, and to continue a text.
 """
 
 import json
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +27,26 @@ SEGMENTS, PREVIOUS = "segments", "previous"
 MOST_PAUSE_S = 1.0
 # By how much two segments may overlap, such as by rounding.
 MOST_OVERLAP_S = 0.05
+# Length of Whisper's context, and the label tokens that it takes for a clip, of which four are around the text, and
+# two are the times of each segment.
+CONTEXT_S, MOST_TOKENS = 30.0, 448
+TOKENS_AROUND, TOKENS_OF_TIMES = 4, 2
+# Estimated tokens of a character, by the first code point of a range. For scripts that Whisper's tokenizer has few
+# merges for, this is the number of bytes, which is their maximum; for all others, more than measured for sentences of
+# the Universal Declaration of Human Rights (such as 0.2 for English, 0.5 for Serbian, 1.0 for Hindi, 1.2 for Chinese).
+TOKENS_OF_CHARACTER = (
+    # Latin; Latin with marks, Greek, Cyrillic; Armenian; Hebrew, Arabic; Syriac and others.
+    *((0x0, 0.5), (0x80, 1.0), (0x530, 2.0), (0x590, 1.0), (0x700, 3.0)),
+    # Devanagari; Bengali and others; Tamil; Telugu and others; Thai; Lao, Burmese, Georgian, Khmer and others.
+    *((0x900, 1.3), (0x980, 3.0), (0xB80, 1.3), (0xC00, 3.0), (0xE00, 1.3), (0xE80, 3.0)),
+    # Vietnamese; polytonic Greek; punctuation; symbols; Chinese and Japanese; others; Korean; others; full-width forms.
+    *((0x1E00, 1.3), (0x1F00, 3.0), (0x2000, 1.3), (0x2100, 3.0), (0x3000, 1.3), (0xA000, 3.0)),
+    *((0xAC00, 1.3), (0xD7B0, 3.0), (0xFF00, 1.3), (0x10000, 4.0)),
+)
+# Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese and Japanese.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff9f\U00020000-\U0003ffff]"
+)
 
 Row = Mapping[str, Any]
 
@@ -40,7 +63,7 @@ def packed(source: SourceSplit, data: DataPart, longest_s: float) -> SourceSplit
     for name in (SEGMENTS, PREVIOUS):
         schema = schema.append(pa.field(name, pa.string()))
     table = pa.Table.from_pylist(rows, schema=schema)
-    decided_by = (longest_s, MOST_PAUSE_S, data.empty_text)
+    decided_by = (longest_s, MOST_PAUSE_S, data.empty_text, MOST_TOKENS, TOKENS_OF_CHARACTER)
     return replace(source, table=table, fingerprint=hash_of("packed", *decided_by, source.fingerprint))
 
 
@@ -49,7 +72,8 @@ def pack(
 ) -> Iterator[dict[str, Any]]:
     """Yields the rows of a table, with consecutive segments joined; a row that is not a segment stays as it is.
 
-    Segments are joined in the order of their times, if they have one language and at most MOST_PAUSE_S between them.
+    Segments are joined in the order of their times, if they have one language and at most MOST_PAUSE_S between them. A
+    clip of up to CONTEXT_S also has at most MOST_TOKENS, as estimated, since a clip with more could not be trained on.
     Segments without a duration, and those with a text that `is_left_out` of training, stay rows of their own. A joined
     row has the id of its first segment, and a speaker only if all have the same.
     """
@@ -94,7 +118,18 @@ def _follows(before: Row, row: Row) -> bool:
 
 
 def _fits(clip: Sequence[Row], row: Row, longest_s: float) -> bool:
+    if longest_s <= CONTEXT_S and sum(_tokens(each["text"]) for each in (*clip, row)) > MOST_TOKENS - TOKENS_AROUND:
+        return False
     return bool(_end_s(row) - clip[0]["offset_s"] <= longest_s)
+
+
+def _tokens(text: str) -> float:
+    return TOKENS_OF_TIMES + sum(map(_tokens_of, text))
+
+
+@cache
+def _tokens_of(character: str) -> float:
+    return TOKENS_OF_CHARACTER[bisect_right(TOKENS_OF_CHARACTER, (ord(character), 4.0)) - 1][1]
 
 
 def _joined(clip: Sequence[Row]) -> dict[str, Any]:
@@ -103,8 +138,17 @@ def _joined(clip: Sequence[Row]) -> dict[str, Any]:
     segments = [[row["text"], row["offset_s"] - start_s, _end_s(row) - start_s] for row in clip]
     return {
         **first,
-        "text": " ".join(row["text"] for row in clip if row["text"]),
+        "text": _joined_text([row["text"].strip() for row in clip]),
         "speaker": speakers.pop() if len(speakers) == 1 else None,
         "duration_s": max(map(_end_s, clip)) - start_s,
         SEGMENTS: json.dumps(segments, ensure_ascii=False),
     }
+
+
+def _joined_text(texts: Sequence[str]) -> str:
+    """Returns the texts with a space between each two, unless both are written without spaces there."""
+    joined = ""
+    for text in filter(None, texts):
+        is_unspaced = _UNSPACED.match(joined[-1:]) and _UNSPACED.match(text)
+        joined += text if is_unspaced or not joined else f" {text}"
+    return joined

@@ -98,6 +98,36 @@ def test_rounded_times_are_contiguous(language: str | None, previous: str | None
     assert [clip["previous"] for clip in packed(first, second, longest_s=2.5)] == [None, previous]
 
 
+@pytest.mark.parametrize(
+    ("text", "longest_s", "clips"),
+    [
+        # 30 seconds of English and of Serbian are few tokens; in Georgian and Burmese, a letter has up to three.
+        ("every word of it " * 8, 30, 1),
+        ("свака реч " * 10, 30, 1),
+        ("ყოველი სიტყვა " * 6, 30, 3),
+        ("လူတိုင်းသည်" * 6, 30, 2),
+        # Models with a longer context have no such limit.
+        ("ყოველი სიტყვა " * 6, 60, 1),
+    ],
+)
+def test_clips_have_at_most_as_many_tokens_as_whisper_takes(text: str, longest_s: float, clips: int) -> None:
+    assert len(packed(*(segment(at, at * 9, at * 9 + 9, text=text) for at in range(3)), longest_s=longest_s)) == clips
+
+
+@pytest.mark.parametrize(
+    ("texts", "joined"),
+    [
+        (["今日は。", "天気です"], "今日は。天気です"),
+        (["มนุษย์", "ทั้งหลาย"], "มนุษย์ทั้งหลาย"),
+        (["用 iPhone", "很好"], "用 iPhone 很好"),
+        ([" one ", "", "two"], "one two"),
+    ],
+)
+def test_texts_are_joined_as_their_scripts_are_written(texts: Sequence[str], joined: str) -> None:
+    (clip,) = packed(*(segment(at, at, at + 1, text=text) for at, text in enumerate(texts)))
+    assert clip["text"] == joined
+
+
 def test_complete_recordings_stay_as_they_are() -> None:
     rows = [segment(number, 0, 5, offset_s=None) for number in range(3)]
     assert packed(*rows) == [{**row, "segments": None, "previous": None} for row in rows]
