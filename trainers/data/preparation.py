@@ -42,7 +42,7 @@ from trainers.data.prepared_set import (
 )
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.manifest import segment
-from trainers.data.sources.packing import PREVIOUS, SEGMENTS
+from trainers.data.sources.packing import JOINED, PREVIOUS, SEGMENTS
 from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.data.sources.row_files.row_file import FILE, ROW
 from trainers.data.text import TextRules, normalize
@@ -147,7 +147,8 @@ class ShardTask:
             result = {"source_row": row["row"], "stored_bytes": 0}
             result |= {name: row[name] for name in ("id", "shard", "language")} | self._packed(row)
             if isinstance(clip, AudioError):
-                results.append({**result, "reason": str(clip)})
+                joined = f" (a clip of {row[JOINED]})" if row.get(JOINED) is not None else ""
+                results.append({**result, "reason": f"{clip}{joined}"})
                 continue
             results.append({**result, "row": len(stored), "duration_s": clip["duration_s"], "text": clip["text"]})
             stored.append(clip)

@@ -15,7 +15,8 @@ from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import PrepareOptions
 from trainers.data.sources.data_source import SourceSplit
-from trainers.data.sources.known_sources import source_of
+from trainers.data.sources.known_sources import source_of, with_packed_segments
+from trainers.data.sources.packing import packing_line
 from trainers.data.text import normalize
 from trainers.errors import ConfigError, DataError, StorageError
 from trainers.findings import Finding, Moment, Need, found_in, ok, skipped, unread, warning
@@ -168,7 +169,7 @@ class Subject:
             sources[name] = (f"evaluate.also.{name}", alone, "test")
         for name, (named, of_set, split) in sources.items():
             try:
-                opened = replace(of_set.open(split, None), split=name)
+                opened = replace(with_packed_segments(of_set.open(split, None), data), split=name)
             except (DataError, StorageError) as error:
                 problems.append(found_in(error, f"{named}: "))
             else:
@@ -176,7 +177,8 @@ class Subject:
                 splits.append(Split(opened, texts))
         noted = [warning(text) for split in splits for text in split.source.warnings]
         rows = [ok(f"{split.name}: {len(split.table)} rows in {split.source.origin}") for split in splits]
-        return splits, [*noted, *problems, *rows]
+        packing = [ok(line) for split in splits if (line := packing_line(split.source)) is not None]
+        return splits, [*noted, *problems, *rows, *packing]
 
 
 # Conditions of checks on a subject.

@@ -90,6 +90,13 @@ class TestSegments:
         assert made.index["id"].to_pylist() == ["a.wav", "a.wav#2", "a.wav#3"]
         assert {row["reason"].partition(":")[0] for row in made.quarantine} == {"ends in the middle"}
 
+    def test_the_reason_of_a_packed_clip_names_the_rows_that_it_joins(self, folder: Cache, segments: Path) -> None:
+        (segments.parent / "a.wav").write_bytes((segments.parent / "a.wav").read_bytes()[:40000])
+        made = self.prepare(folder, segments, max_bad_fraction=0.5, pack_segments_s=2.0)
+        reasons = {row["id"]: row["reason"] for row in made.quarantine}
+        assert reasons["a.wav#2"].endswith(" (a clip of 2 rows from a.wav#2 to a.wav)")
+        assert not reasons["a.wav#3"].endswith(")")
+
     def test_a_recording_of_another_length_than_declared_is_not_taken_for_a_segment_or_complete(
         self, folder: Cache, segments: Path
     ) -> None:

@@ -57,6 +57,17 @@ class TestManifests:
         subject = subject_of(tmp_path, {"data.test": "/nowhere/test.csv"}, elsewhere=True)
         assert "/nowhere/test.csv: no such file" in the_one(check_manifests, subject, "skipped")
 
+    def test_packed_segments_are_counted(self, tmp_path: Path) -> None:
+        path = tmp_path / "talks.csv"
+        write_recording(tmp_path / "talk.wav", speechlike(2.0))
+        path.write_text("path,text,offset,duration\ntalk.wav,one,0,1\ntalk.wav,two,1,1\n")
+        changes = {"data.train": str(path), "data.pack_segments_s": 2}
+        found = said(check_manifests, subject_of(tmp_path, changes))
+        assert ("ok", "train: 2 segments joined into 1 clip") in found
+        path.write_text("path,text\ntalk.wav,one two\n")
+        text = the_one(check_manifests, subject_of(tmp_path, changes), "warning")
+        assert text.startswith("data.pack_segments_s: no row of ") and "is a segment" in text
+
     def test_ids_that_come_twice(self, tmp_path: Path) -> None:
         changes = sound_corpus(tmp_path)
         path = tmp_path / "twice.jsonl"

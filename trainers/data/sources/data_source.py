@@ -64,6 +64,7 @@ class SourceSplit:
         warnings: Messages to the user about the rows.
         recording_fingerprints: The part of the fingerprint for each recording, by path.
         members: The sets that a mix joins: each is prepared separately.
+        unpacked: The table before its segments were joined into clips, see `packing`; None if they were not.
     """
 
     split: str
@@ -76,6 +77,12 @@ class SourceSplit:
     warnings: Sequence[str] = ()
     recording_fingerprints: Mapping[str, str] = field(default_factory=dict)
     members: Sequence[SourceMember] = ()
+    unpacked: pa.Table | None = None
+
+    @property
+    def is_training(self) -> bool:
+        """True for the training split, and for the part of it that is a member of a mix, `train (name)`."""
+        return self.split.partition(" ")[0] == "train"
 
     @property
     def has_file_per_recording(self) -> bool:

@@ -10,7 +10,8 @@ from trainers.data.sources.dataset_source import DatasetSource
 from trainers.data.sources.demo_corpus import DemoSource
 from trainers.data.sources.manifest_source import ManifestSource
 from trainers.data.sources.mix_source import MixSource, joined
-from trainers.data.sources.packing import packed
+from trainers.data.sources.packing import SEGMENTS, packed, packing_line
+from trainers.distributed.console import print_line
 from trainers.errors import ConfigError
 from trainers.plugins import with_plugins
 from trainers.storage import Storage
@@ -37,11 +38,22 @@ def source_of(data: DataPart, storage_options: StorageOptions) -> DataSource:
     return table[data.source_name](data, storage_options)
 
 
-def _packed(source: SourceSplit, data: DataPart, longest_s: float) -> SourceSplit:
-    """Returns a split, or each member of a mix, with its segments packed."""
-    if not source.members:
-        return packed(source, data, longest_s)
-    return joined(source.split, [replace(each, source=packed(each.source, data, longest_s)) for each in source.members])
+def with_packed_segments(source: SourceSplit, data: DataPart) -> SourceSplit:
+    """Returns a training split, or each member of a mix, with its segments packed if the config asks for it."""
+    longest_s = data.pack_segments_s
+    if longest_s is None or source.split != "train":
+        return source
+    if source.members:
+        members = [replace(each, source=packed(each.source, data, longest_s)) for each in source.members]
+        made = replace(joined(source.split, members), unpacked=source.table)
+    else:
+        made = packed(source, data, longest_s)
+    if made.table[SEGMENTS].null_count < len(made.table):
+        return made
+    nothing = (
+        f"data.pack_segments_s: no row of {source.origin} is a segment, with an offset and a duration: leave it out"
+    )
+    return replace(made, warnings=[*made.warnings, nothing])
 
 
 def open_sources(
@@ -56,8 +68,9 @@ def open_sources(
     `fingerprint_cache` is the cache of prepared sets. Raises as `source_of` and `DataSource.open`.
     """
     source = source_of(data, storage_options)
-    opened = [source.open(split, fingerprint_cache) for split in splits if split in source.splits]
-    if (longest_s := data.pack_segments_s) is not None:
-        opened = [_packed(each, data, longest_s) if each.split == "train" else each for each in opened]
+    found = [source.open(split, fingerprint_cache) for split in splits if split in source.splits]
+    opened = [with_packed_segments(each, data) for each in found]
     print_warnings(opened)
+    for line in filter(None, map(packing_line, opened)):
+        print_line(line)
     return opened

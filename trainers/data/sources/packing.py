@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from trainers.config.parts.data_part import DataPart
+from trainers.config.wording import counted
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.row_files.row_file import FILE, ROW
@@ -23,6 +24,8 @@ from trainers.data.text import TextRules, normalize
 # Columns of packed rows: the segments as JSON, each with text, start and end in seconds from the clip's beginning; and
 # the text of the clip before it in the recording, if that ends where this one begins. Null for other rows.
 SEGMENTS, PREVIOUS = "segments", "previous"
+# Column with the rows that a clip joins, for messages; null if it is a single row. Not part of the prepared set.
+JOINED = "joined"
 # A longer pause may have speech that no segment covers, of which the model would learn to write nothing.
 MOST_PAUSE_S = 1.0
 # By how much two segments may overlap, such as by rounding.
@@ -60,11 +63,21 @@ def packed(source: SourceSplit, data: DataPart, longest_s: float) -> SourceSplit
 
     rows = [*pack(source.table.to_pylist(), longest_s, is_left_out)]
     schema = source.table.schema
-    for name in (SEGMENTS, PREVIOUS):
+    for name in (SEGMENTS, PREVIOUS, JOINED):
         schema = schema.append(pa.field(name, pa.string()))
     table = pa.Table.from_pylist(rows, schema=schema)
     decided_by = (longest_s, MOST_PAUSE_S, data.empty_text, MOST_TOKENS, TOKENS_OF_CHARACTER)
-    return replace(source, table=table, fingerprint=hash_of("packed", *decided_by, source.fingerprint))
+    fingerprint = hash_of("packed", *decided_by, source.fingerprint)
+    return replace(source, table=table, fingerprint=fingerprint, unpacked=source.table)
+
+
+def packing_line(source: SourceSplit) -> str | None:
+    """Returns a line for people on how many segments of a split were joined; None if it is not packed."""
+    if source.unpacked is None:
+        return None
+    others = source.table[SEGMENTS].null_count
+    segments, clips = counted(len(source.unpacked) - others, "segment"), counted(len(source.table) - others, "clip")
+    return f"{source.split}: {segments} joined into {clips}"
 
 
 def pack(
@@ -93,7 +106,7 @@ def _packed_recording(
     rows: Sequence[Row], longest_s: float, is_left_out: Callable[[str], bool]
 ) -> Iterator[dict[str, Any]]:
     if len(rows) == 1 and (rows[0]["offset_s"] is None or rows[0]["duration_s"] is None):
-        yield {**rows[0], SEGMENTS: None, PREVIOUS: None}
+        yield {**rows[0], SEGMENTS: None, PREVIOUS: None, JOINED: None}
         return
     clips: list[list[Row]] = []
     is_alone = True
@@ -142,6 +155,7 @@ def _joined(clip: Sequence[Row]) -> dict[str, Any]:
         "speaker": speakers.pop() if len(speakers) == 1 else None,
         "duration_s": max(map(_end_s, clip)) - start_s,
         SEGMENTS: json.dumps(segments, ensure_ascii=False),
+        JOINED: f"{len(clip)} rows from {first['id']} to {clip[-1]['id']}" if len(clip) > 1 else None,
     }
 
 

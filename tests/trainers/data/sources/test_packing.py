@@ -130,7 +130,8 @@ def test_texts_are_joined_as_their_scripts_are_written(texts: Sequence[str], joi
 
 def test_complete_recordings_stay_as_they_are() -> None:
     rows = [segment(number, 0, 5, offset_s=None) for number in range(3)]
-    assert packed(*rows) == [{**row, "segments": None, "previous": None} for row in rows]
+    others = dict.fromkeys(("segments", "previous", "joined"))
+    assert packed(*rows) == [{**row, **others} for row in rows]
 
 
 def test_speakers_are_kept_if_they_are_one() -> None:
