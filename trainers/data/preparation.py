@@ -418,10 +418,10 @@ def _tell_of_empty_texts(source: SourceSplit, data: DataPart, found: PreparedSet
     texts = found.index["text"]
     if empty := pc.sum(pc.equal(texts, "")).as_py():
         of_all = f"{empty:,} of {counted(len(texts), 'clip')}"
-        if source.split == "train" and data.empty_text == "train":
+        if source.is_training and data.empty_text == "train":
             log(f"{source.split}: {of_all} have no text, and teach the model to write nothing (data.empty_text)")
             return
-        fate = "left out of training" if source.split == "train" else "scored: each word recognized in them is an error"
+        fate = "left out of training" if source.is_training else "scored: each word recognized in them is an error"
         log(
             f"warning: {source.split}: {of_all} have no text and are {fate}; "
             f"write their texts into {source.origin}, or take them out"

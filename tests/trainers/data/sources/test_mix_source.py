@@ -107,6 +107,14 @@ def test_sets_and_what_is_prepared_of_them_may_be_in_a_bucket(corpora: Path, s3_
     require_clips(again)
 
 
+def test_training_clips_of_a_member_without_a_text_are_left_out(corpora: Path) -> None:
+    write_corpus(corpora / "one", ["", "one"], durations_s=[0.2, 0.2])
+    both = member(corpora, "one"), member(corpora, "other")
+    _, lines = prepared(mix_of(*both), corpora / "prepared")
+    (line,) = (line for line in lines if "no text" in line)
+    assert line.startswith("warning: train (one): 1 of 2 clips have no text and are left out of training")
+
+
 def test_a_member_is_prepared_once_for_all_mixes_and_for_itself(corpora: Path) -> None:
     cache = corpora / "prepared"
     prepared(mix_of(member(corpora, "one"), member(corpora, "other")), cache)
