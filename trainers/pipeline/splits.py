@@ -142,7 +142,13 @@ class OpenedData:
         Empty if a training clip has no speaker, since it may be any.
         """
         speakers = {source.split: source.table["speaker"].to_pylist() for source in self.sources}
-        heard = {*speakers["train"]}
+        # A clip of segments of several speakers has none.
+        heard = {
+            speaker
+            for source in self.sources
+            if source.split == "train"
+            for speaker in (source.unpacked if source.unpacked is not None else source.table)["speaker"].to_pylist()
+        }
         if None in heard:
             return frozenset()
         return frozenset(

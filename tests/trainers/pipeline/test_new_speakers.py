@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers.synthetic import config, write_corpus
+from tests.trainers.synthetic import config, speechlike, write_corpus, write_recording
 from trainers.pipeline.splits import OpenedData
 
 
@@ -29,6 +29,21 @@ def test_speakers_that_the_training_lacks(
     }
     data = OpenedData.of(config({"run.storage_path": str(tmp_path / "runs"), "data": manifests}))
     assert sorted(data.new_speakers()) == [f"validation/{number}.wav" for number in new]
+
+
+def test_speakers_of_packed_segments_are_known(tmp_path: Path) -> None:
+    write_recording(tmp_path / "talk.wav", speechlike(2.0))
+    rows = [("talk.wav", "one", 0, 1, "ana"), ("talk.wav", "two", 1, 1, "bo")]
+    with (tmp_path / "train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "text", "offset", "duration", "speaker"), *rows])
+    manifests = {
+        "train": str(tmp_path / "train.csv"),
+        "validation": str(_manifest(tmp_path, "validation", ("bo", "cy"))),
+    }
+    changes = {"run.storage_path": str(tmp_path / "runs"), "data": manifests, "data.pack_segments_s": 2}
+    data = OpenedData.of(config(changes))
+    assert [len(source.table) for source in data.sources] == [1, 2]
+    assert sorted(data.new_speakers()) == ["validation/001.wav"]
 
 
 def _manifest(folder: Path, name: str, speakers: Sequence[str]) -> Path:
