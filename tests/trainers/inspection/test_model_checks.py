@@ -264,6 +264,12 @@ class TestAugmentation:
         spectral = {**self.CTC, "model": {**self.CTC["model"], "architecture": "wav2vec2-bert"}}
         assert levels(check_model, subject_of(tmp_path, spectral)) == {"ok"}
 
+    @pytest.mark.parametrize("field", [("data.empty_text", "train"), ("augment.no_speech_fraction", 0.1)])
+    def test_a_ctc_model_cannot_learn_to_write_nothing(self, tmp_path: Path, field: tuple[str, Any]) -> None:
+        changes = {**self.CTC, "augment.frequency_masks": 0, field[0]: field[1]}
+        text = the_one(check_model, subject_of(tmp_path, changes), "error")
+        assert text.startswith(f"{field[0]} is {field[1]}, but CTC models learn nothing from clips with an empty text")
+
     def test_labels_of_a_ctc_model_must_fit_at_the_fastest_speed(self, tmp_path: Path) -> None:
         # 0.5 s are 24 outputs; at double speed 12, for thirteen letters.
         changes = {**self.CTC, "augment.frequency_masks": 0, "augment.speed_range": [1.0, 2.0]}

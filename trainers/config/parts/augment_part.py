@@ -58,7 +58,7 @@ class AugmentPart(Part):
     no_speech_fraction: Probability = Field(
         0.0,
         description="Fraction of clips that are replaced by silence, noise or synthetic music of the same length, with "
-        "an empty text, so that the model learns to write nothing for them.",
+        "an empty text, so that the model learns to write nothing for them. Not for CTC models.",
     )
     time_masks: NotNegative = Field(0, description="SpecAugment: number of time masks in each clip.")
     time_mask_s: PositiveFloat = Field(0.4, description="SpecAugment: longest time mask. Seconds.")

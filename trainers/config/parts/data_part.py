@@ -222,13 +222,14 @@ class DataPart(Part):
     empty_text: Literal["leave_out", "train"] = Field(
         "leave_out",
         description="Training clips without a text. leave_out: they are left out, and counted. train: the model learns "
-        "to write nothing for them, for example for recordings of noise.",
+        "to write nothing for them, for example for recordings of noise. Not for CTC models.",
     )
     pack_segments_s: PositiveFloat | None = Field(
         None,
         description="Join consecutive segments of a training recording (rows with an offset and a duration) into clips "
         "of up to this length, whose labels can have their times (training.keep_timestamps). Segments with more than a "
-        "second between them are not joined. Seconds. null: each segment is a clip.",
+        "second between them are not joined, and clips of up to 30 s have at most the 448 label tokens that Whisper "
+        "takes, as estimated by script. Seconds. null: each segment is a clip.",
     )
     max_bad_fraction: float = Field(
         0.05, ge=0, le=1, description="Stop if more than this fraction of a manifest's recordings cannot be decoded."

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import transformers
 from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 
+from trainers.config.schema import TrainConfig
 from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
 from trainers.errors import ConfigError
 from trainers.findings import named
@@ -136,6 +137,16 @@ class CtcFamily(Family[CtcPart]):
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         ids: list[list[int]] = processor.tokenizer(list(texts), add_special_tokens=False).input_ids if texts else []
         return ids
+
+    def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
+        found = super().misfits(config, limits)
+        fields = {"data.empty_text": "leave_out", "augment.no_speech_fraction": 0}
+        values = (config.data.empty_text, config.augment.no_speech_fraction)
+        return found + [
+            f"{field} is {value}, but CTC models learn nothing from clips with an empty text: set it to {neutral}"
+            for (field, neutral), value in zip(fields.items(), values, strict=True)
+            if value != neutral
+        ]
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
         """Returns a message about characters outside the vocabulary, which no hypothesis has; None if there is none."""
