@@ -94,8 +94,24 @@ class TrainConfig(Part):
         if self.training.fp16 and not self.scaling.use_gpu:
             yield "training.fp16 needs a GPU: set scaling.use_gpu: true, or training.fp16: false"
         if trains(info):
+            yield from self._packing_misfits()
             yield from self.model.misfits(self.adapt, self.training, self.strategy)
             yield from strategy_misfits(self.strategy, self.adapt, self.training, self.scaling)
+
+    def _packing_misfits(self) -> Iterator[str]:
+        packed_s, previous = self.data.pack_segments_s, self.training.previous_text
+        if previous and packed_s is None:
+            yield (
+                f"training.previous_text is {previous:g}, but only packed segments have a text before them: set "
+                "data.pack_segments_s, or previous_text: 0"
+            )
+        longest = {"data.max_duration_s": self.data.max_duration_s, "model.max_context_s": self.model.max_context_s}
+        for field, longest_s in longest.items():
+            if packed_s is not None and longest_s is not None and packed_s > longest_s:
+                yield (
+                    f"data.pack_segments_s is {packed_s:g}, but clips longer than {field} {longest_s:g} are left out "
+                    "of training: lower it, or raise that"
+                )
 
     @rule
     def _accelerator_fits(self) -> Iterator[str]:

@@ -90,6 +90,25 @@ class TestLearningRate:
         assert config(optimizer).training.learning_rate == 5
 
 
+class TestPackedSegments:
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"training.previous_text": 0.2}, "training.previous_text is 0.2, but only packed segments have a text"),
+            ({"data.pack_segments_s": 4}, "data.pack_segments_s is 4, but clips longer than model.max_context_s 3 "),
+            (
+                {"data.pack_segments_s": 31, "model.max_context_s": None},
+                "data.pack_segments_s is 31, but clips longer than data.max_duration_s 30 are left out",
+            ),
+        ],
+    )
+    def test_what_no_clip_would_have_is_refused(self, changes: dict[str, Any], words: str) -> None:
+        assert words in refused(changes)
+
+    def test_the_longest_clips_may_be_packed(self) -> None:
+        assert config({"data.pack_segments_s": 3, "training.previous_text": 0.2}).data.pack_segments_s == 3
+
+
 class TestUnknownKeys:
     @pytest.mark.parametrize(
         ("key", "suggestion"),
