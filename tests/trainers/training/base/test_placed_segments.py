@@ -46,6 +46,21 @@ def test_another_text_is_not_placed(transcript: str, hypothesis: str) -> None:
     assert place(transcript, [Segment(hypothesis, 0.0, 2.0)]) is None
 
 
+@pytest.mark.parametrize(
+    ("hypothesis", "is_placed"),
+    [
+        (["one two three four", "five six"], False),
+        (["five six seven", "eight nine"], False),
+        (["one two three", "seven eight nine"], False),
+        (["one two three", "four eight nine"], True),
+        (["one two three four five", "six seven"], True),
+    ],
+)
+def test_words_that_a_hypothesis_lacks_are_within_a_segment_or_few(hypothesis: list[str], *, is_placed: bool) -> None:
+    segments = [Segment(text, at, at + 1) for at, text in enumerate(hypothesis)]
+    assert (place("one two three four five six seven eight nine", segments) is not None) is is_placed
+
+
 def test_languages_without_spaces_are_placed_by_characters() -> None:
     placed = place("今日は天気です", [Segment("今日は", 0, 1), Segment("天気です", 1, 2)], by_character=True)
     assert placed == [Segment("今日は", 0, 1), Segment("天気です", 1, 2)]
