@@ -5,7 +5,7 @@ the segments that the initial weights write for them. They are computed before t
 storage path by a hash of everything that determines them; each run has a copy:
 
 base_scores/<hash>/segments.jsonl       a line for each clip: id and segments, each with text, start and end in seconds;
-                                        null if the weights write another text
+                                        null if the weights write another text, or one that does not end
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from trainers.config.locations import storage_path_of
 from trainers.config.parts.run_part import BASE_SCORES
 from trainers.config.wording import counted
 from trainers.data.batch_plan import IntArray
-from trainers.data.selection import drawn_clips
+from trainers.data.selection import drawn_clips, select_training
 from trainers.data.sources.packing import SEGMENTS
 from trainers.distributed.console import ProgressCounter
 from trainers.distributed.console.events import Stage
-from trainers.models.labels import labels_of
+from trainers.models.labels import clip_languages, labels_of
 from trainers.models.recognizer import Recognizer, Segment
 from trainers.models.sources.model_files import FIELDS
 from trainers.run_folder.layout import ATTEMPTS, RunFolder, version_of
@@ -35,7 +35,7 @@ from trainers.training.arguments import autocast_dtype
 from trainers.training.base.base_scores import weights_identity
 from trainers.training.base.initial_model import open_initial
 from trainers.training.base.placed_segments import place
-from trainers.training.planning import cache_bytes
+from trainers.training.planning import bounds_of, cache_bytes, label_sizes
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 # Increased when the same weights give other segments, so that those of older versions are not reused.
@@ -92,19 +92,21 @@ def _packed(index: pa.Table) -> dict[int, list[Segment]]:
 
 
 def _found(context: WorkerContext, recognizer: Recognizer, rows: IntArray, what: str) -> list[dict[str, Any]]:
-    """Returns the lines of the file, on every rank."""
+    """Returns the lines of the file, on every rank; clips that training leaves out have none."""
     config, session, prepared = context.config, context.session, context.task.sets["train"]
     durations_s, texts = prepared.index["duration_s"].to_numpy(), prepared.index["text"].to_pylist()
     labels = labels_of(prepared, recognizer.codec, recognizer.processor, config.model.language)
     reader, batch_recognizer = prepared.reader(cache_bytes(config)), BatchRecognizer(recognizer)
-    rows = rows[durations_s[rows] <= recognizer.limits.context_s]
+    bounds = bounds_of(config, recognizer.limits)
+    trained = select_training(prepared.index, label_sizes(labels, bounds), config.data, bounds).selection
+    rows, languages = np.intersect1d(rows, trained.rows), clip_languages(prepared.index, config.model.language)
     edges_s = (recognizer.limits.context_s,)
     size = config.training.per_device_eval_batch_size
     batches = batches_of(durations_s, rows, edges_s, to_longest=False, batch_size=size)
     mine = batches[session.rank :: session.world_size]
     total = sum(len(positions) for positions, _ in mine)
     counter = ProgressCounter(what, total=total, unit="clips", show=session.show_from_main, every_s=10.0)
-    autocast, by_character = autocast_dtype(config), ranking_rate(config.model.language) == "cer"
+    autocast = autocast_dtype(config)
     found: dict[int, list[Segment] | None] = {}
     for positions, edge_s in mine:
         session.record_progress()
@@ -114,6 +116,8 @@ def _found(context: WorkerContext, recognizer: Recognizer, rows: IntArray, what:
             clips, own, edge_s, lambda inputs, given: recognizer.segments(inputs, given, autocast)
         )
         for position, segments in zip(positions.tolist(), written, strict=True):
+            language = languages[position] if languages is not None else config.model.language
+            by_character = ranking_rate(language) == "cer"
             placed = place(texts[position], segments, by_character=by_character) if segments is not None else None
             found[position] = placed or None
         counter.advance(len(positions))
@@ -132,6 +136,7 @@ def _key(context: WorkerContext, weights: ResumePoint | None) -> str:
         "weights": weights_identity(context, weights),
         "set": context.task.sets["train"].key,
         "share": config.training.keep_timestamps,
+        "data": config.data.model_dump(mode="json", include={"min_duration_s", "max_duration_s", "empty_text"}),
         "model": config.model.model_dump(mode="json", exclude={*FIELDS, "init", "family"}),
         "autocast": str(autocast_dtype(config)),
     }
@@ -151,6 +156,6 @@ def _enter(context: WorkerContext, folder: RunFolder) -> None:
     timed = sum(row["segments"] is not None for row in rows)
     context.session.show_from_main(
         f"timestamps: {timed} of {counted(len(rows), 'chosen training clip')} have them in their labels; for the "
-        "others, the initial weights write another text"
+        "others, the initial weights write another text, or one that does not end"
     )
     writer.append(lambda _: {"kind": "segments", "attempt": writer.attempt, "file": target})
