@@ -227,11 +227,12 @@ def _has_base(opened: PlannedModel, continuation: Continuation) -> bool:
 def _check_comparison(opened: PlannedModel, data: OpenedData, continuation: Continuation) -> None:
     """Raises ConfigError if the config compares with scores of initial weights that the run will not have."""
     config, wanted = opened.config, opened.config.compared_with_base
-    from_base = config.training.keep_timestamps and config.data.pack_segments_s is None
-    if from_base and not _has_base(opened, continuation):
+    without = data.training_rows_without_times if config.training.keep_timestamps else 0
+    if without and not _has_base(opened, continuation):
         raise ConfigError(
             f"training.keep_timestamps is {config.training.keep_timestamps:g}, but the run begins with new weights, "
-            "which write no timestamps: set it to 0"
+            f"which write no timestamps, and {counted(without, 'training row', 'is', 'are')} not packed segments "
+            "(data.pack_segments_s): set it to 0"
         )
     if wanted and not _has_base(opened, continuation):
         raise ConfigError(

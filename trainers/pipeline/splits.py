@@ -21,6 +21,7 @@ from trainers.data.sources.data_source import SLICE, SPLITS, SourceSplit, naming
 from trainers.data.sources.fingerprint import changed_since, store_fingerprints
 from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.manifest_source import open_mixed_sources
+from trainers.data.sources.packing import SEGMENTS
 from trainers.distributed import console
 from trainers.distributed.console.events import Stage
 from trainers.errors import ConfigError, DataError
@@ -158,6 +159,12 @@ class OpenedData:
             for id, speaker in zip(source.table["id"].to_pylist(), speakers[VALIDATION], strict=True)
             if speaker is not None and speaker not in heard
         )
+
+    @property
+    def training_rows_without_times(self) -> int:
+        """Number of training rows that are not packed segments, so that only a model can give them timestamps."""
+        (table,) = (source.table for source in self.sources if source.split == "train")
+        return table[SEGMENTS].null_count if SEGMENTS in table.column_names else len(table)
 
     def slices(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yields the values of scored clips in `data.slice_columns`; warns about columns without values in a split."""

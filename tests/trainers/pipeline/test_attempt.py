@@ -1,14 +1,16 @@
 """What stops an attempt before anything is prepared, and an attempt whose journal moves before it is committed."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.trainers.run_folder.writers import begin as other_driver
 from tests.trainers.run_folder.writers import first_group, staged
-from tests.trainers.synthetic import config
+from tests.trainers.synthetic import config, speechlike, write_recording
 from trainers.config.schema import TrainConfig
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError, LostNodeError, ResourceError, ResumeError, StorageError
@@ -18,6 +20,7 @@ from trainers.pipeline import attempt
 from trainers.pipeline.attempt import AttemptPlan, PlannedModel
 from trainers.pipeline.continuation import Continuation
 from trainers.pipeline.engine import Engine, LocalEngine
+from trainers.pipeline.splits import OpenedData
 from trainers.run_folder import staging as staging_module
 from trainers.run_folder.attempt_request import AttemptRequest
 from trainers.run_folder.attempt_status import StatusWriter
@@ -181,3 +184,28 @@ def test_where_the_storage_cannot_be_written_the_rest_that_can_be_known_is_told_
     # A retry may find it again.
     with pytest.raises(StorageError, match=r"2 problems\n  - cannot create [^\n]*\n  - scoring\.metrics\.mine"):
         attempt.begin(wanted, LocalEngine(), AttemptRequest(folder), StatusWriter(folder, None))
+
+
+@pytest.mark.parametrize(
+    ("rows", "refused"),
+    [
+        (["talk.wav,one,0,1", "talk.wav,two,1,1"], None),
+        (["talk.wav,one,0,1", "talk.wav,to the end,1,"], "new weights, .* 1 training row is not"),
+    ],
+)
+def test_new_weights_give_times_only_to_packed_segments(tmp_path: Path, rows: list[str], refused: str | None) -> None:
+    write_recording(tmp_path / "talk.wav", speechlike(2.0))
+    (tmp_path / "train.csv").write_text("\n".join(["path,text,offset,duration", *rows]))
+    (tmp_path / "valid.csv").write_text("path,text\ntalk.wav,one two\n")
+    wanted = config(
+        {
+            "run.storage_path": str(tmp_path / "runs"),
+            "data": {"train": str(tmp_path / "train.csv"), "validation": str(tmp_path / "valid.csv")},
+            "data.pack_segments_s": 2,
+            "training.keep_timestamps": 0.2,
+        }
+    )
+    opened: Any = SimpleNamespace(config=wanted, family=family_of(wanted.model), part=wanted.model, processor=None)
+    continuation: Any = SimpleNamespace(began_from=None)
+    with pytest.raises(ConfigError, match=refused) if refused is not None else nullcontext():
+        attempt._check_comparison(opened, OpenedData.of(wanted), continuation)
