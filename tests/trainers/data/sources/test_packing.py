@@ -85,7 +85,11 @@ def test_segments_without_a_text_or_a_duration_are_not_joined(lone: dict[str, An
 def test_what_is_left_out_of_training_is_decided_by_the_config() -> None:
     table = pa.Table.from_pylist([segment(0, 0, 1), segment(1, 1, 2, text=" ... "), segment(2, 2, 3)], ROW_SCHEMA)
     source = SourceSplit("train", "here", table, FileReader(StorageOptions()), "key")
-    kinds = [{}, {"do_remove_punctuation": True}, {"do_remove_punctuation": True, "empty_text": "train"}]
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"do_remove_punctuation": True},
+        {"do_remove_punctuation": True, "empty_text": "train"},
+    ]
     made = [packing.packed(source, DataPart.model_validate({"demo": {}, **kind}), 30) for kind in kinds]
     assert [len(each.table) for each in made] == [1, 3, 1]
     assert made[1].fingerprint != made[2].fingerprint
