@@ -61,7 +61,14 @@ def test_a_training_that_helps_is_better_and_its_cost_elsewhere_is_told(
 
 
 def test_a_learning_rate_of_a_thousandth_is_refused(tmp_path: Path, real_weights: Weights, speech_data: Path) -> None:
-    changes = {"training.learning_rate": 1e-3, "checkpoint.refuse_if": {"validation.wer": "> base"}}
+    changes = {
+        "training.learning_rate": 1e-3,
+        "training.max_steps": 8,
+        "training.warmup_steps": 1,
+        "training.eval_steps": 4,
+        "training.save_steps": 4,
+        "checkpoint.refuse_if": {"validation.wer": "> base"},
+    }
     wanted = tuning(tmp_path, real_weights("tiny.en"), LIBRISPEECH, "too-fast", **changes)
     with pytest.raises(RefusedError, match=r"checkpoint\.refuse_if refuses every checkpoint"):
         fit(wanted, LocalEngine())
