@@ -1,7 +1,8 @@
 """Measures fine-tuning of OpenAI's Whisper weights: python -m tests.real.measure FOLDER [NAME…] [--model tiny.en].
 
-Each experiment is trained on every fold of its corpus, one after another in this process; results that FOLDER has are
-not measured again. Prints one row for each experiment, with errors added over the folds.
+Each experiment is trained on every fold of its corpus, one after another in this process; runs that FOLDER has are not
+trained again. Prints one row for each experiment, with errors added over the folds: of the fold's test set, before and
+after the training, at the model's own context and, after a training at a short one, at this; and of the other corpus.
 """
 
 import argparse
@@ -81,54 +82,55 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def measure(name: str, fold: int, folder: Path, model: str) -> dict[str, Any]:
-    """Trains an experiment on a fold, and returns the counts that its row needs; `folder` keeps run and result."""
+    """Trains an experiment on a fold, unless `folder` has the run; returns the content of its result.json."""
     experiment, run = EXPERIMENTS[name], f"{model}-{name}-{fold}"
-    kept = folder / "results" / f"{run}.json"
-    if kept.exists():
-        found: dict[str, Any] = json.loads(kept.read_text())
-        return found
-    wanted = config(
-        {
-            **RECIPE,
-            "run.name": run,
-            "run.storage_path": str(folder / "runs"),
-            "run.seed": fold,
-            "data": experiment.corpus.write(folder / "manifests", fold),
-            "model": {"name_or_path": str(real_weights() / model), "language": "English"},
-            "evaluate.also": {"other": experiment.other.write(folder / "manifests", fold)["test"]},
-            **experiment.changes,
-        }
-    )
-    fit(wanted, LocalEngine())
-    result = json.loads((folder / "runs" / run / "result.json").read_text())
-    found = {
-        **{f"base_{split}": counts_of(result["base"][split]) for split in ("test", "other")},
-        "test": counts_of(result["test"]),
-        "other": counts_of(result["guards"]["other"]),
-        "verdicts": [result["verdicts"].get(name) for name in ("test", "other")],
-        "best_step": result["best_step"],
-        "sounds": {key: value["words_per_minute"] for key, value in result["guards"].items() if "minutes" in value},
-        "weights": result["weights"],
-    }
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(found))
-    return found
+    kept = folder / "runs" / run / "result.json"
+    if not kept.exists():
+        wanted = config(
+            {
+                **RECIPE,
+                "run.name": run,
+                "run.storage_path": str(folder / "runs"),
+                "run.seed": fold,
+                "data": experiment.corpus.write(folder / "manifests", fold),
+                "model": {"name_or_path": str(real_weights() / model), "language": "English"},
+                "evaluate.also": {"other": experiment.other.write(folder / "manifests", fold)["test"]},
+                **experiment.changes,
+            }
+        )
+        fit(wanted, LocalEngine())
+    result: dict[str, Any] = json.loads(kept.read_text())
+    return result
 
 
 def counts_of(totals: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns errors and words, at the model's own context."""
-    own = totals.get("full_context") or totals
-    return sum(own[kind] for kind in ERRORS), own["words"]
+    """Returns errors and words of a score."""
+    return sum(totals[kind] for kind in ERRORS), totals["words"]
 
 
-def row_of(name: str, found: Sequence[Mapping[str, Any]]) -> str:
+def at_own_context(totals: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the score at the model's own context of a score that may also have one at a shorter context."""
+    own: Mapping[str, Any] = totals.get("full_context") or totals
+    return own
+
+
+def row_of(name: str, results: Sequence[Mapping[str, Any]]) -> str:
     """Returns the row of an experiment, with errors added over its folds."""
-    cells = []
-    for split in ("base_test", "test", "base_other", "other"):
-        errors, words = (sum(each[split][at] for each in found) for at in (0, 1))
-        cells.append(f"{100 * errors / words:.1f}%")
-    judged = ", ".join(f"{each['verdicts'][0]['judgment']}" for each in found if each["verdicts"][0])
-    return f"| {name} | {' | '.join(cells)} | {judged} | {', '.join(str(each['best_step']) for each in found)} |"
+    short = [each["test"] for each in results if "full_context" in each["test"]]
+    cells = [
+        _rate([at_own_context(each["base"]["test"]) for each in results]),
+        _rate([at_own_context(each["test"]) for each in results]),
+        _rate(short) if short else "",
+        _rate([each["base"]["other"] for each in results]),
+        _rate([each["guards"]["other"] for each in results]),
+    ]
+    cells += [", ".join(each["verdicts"][split]["judgment"] for each in results) for split in ("test", "other")]
+    return f"| {' | '.join((name, *cells))} |"
+
+
+def _rate(totals: Sequence[Mapping[str, Any]]) -> str:
+    errors, words = (sum(each) for each in zip(*map(counts_of, totals), strict=True))
+    return f"{100 * errors / words:.1f}%"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,14 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", default=[*EXPERIMENTS], metavar="NAME")
     parser.add_argument("--model", default="tiny.en")
     given = parser.parse_args(arguments)
-    rows = [
-        "| experiment | test before | after | other corpus before | after | verdict | best step |",
-        "|---" * 7 + "|",
-    ]
+    head = ("experiment", "before", "after", "after, short", "other before", "after", "judgments", "of the other")
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
     for name in given.names:
         folds = range(len(EXPERIMENTS[name].corpus.folds))
-        rows.append(row_of(name, [measure(name, fold, given.folder.absolute(), given.model) for fold in folds]))
-    print("\n".join(rows))
+        print(row_of(name, [measure(name, fold, given.folder.absolute(), given.model) for fold in folds]), flush=True)
     return 0
 
 

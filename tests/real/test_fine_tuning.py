@@ -12,7 +12,7 @@ import pytest
 
 from jobs.cli.app import main
 from tests.real.corpora import DIGITS, LIBRISPEECH, Corpus
-from tests.real.measure import EXPERIMENTS, RECIPE, counts_of
+from tests.real.measure import EXPERIMENTS, RECIPE, at_own_context, counts_of
 from tests.trainers.synthetic import config
 from trainers.config.parts.run_part import BASE_SCORES
 from trainers.config.schema import TrainConfig
@@ -85,7 +85,7 @@ def test_weights_between_keep_most_of_the_gain_at_little_cost(
     wanted = tuning(tmp_path, real_weights("tiny.en"), DIGITS, "between", **changes)
     fit(wanted, LocalEngine())
     result = result_of(wanted)
-    before, after = (counts_of(result[name]["test"] if name == "base" else result[name]) for name in ("base", "test"))
+    before, after = (counts_of(at_own_context(each)) for each in (result["base"]["test"], result["test"]))
     assert after[0] <= 0.4 * before[0]
     assert result["guards"]["librispeech"]["wer"] <= result["base"]["librispeech"]["wer"] + 0.5
 
