@@ -62,7 +62,7 @@ OnRay = Annotated[
 ]
 
 
-def train(
+def train(  # noqa: PLR0913, PLR0917 -- one parameter per option
     spec: Spec,
     overrides: Overrides = [],  # noqa: B006
     address: Address = None,
@@ -79,6 +79,12 @@ def train(
             help="Train 60 steps with a rising learning rate, in this process, keep no files, and suggest a rate.",
         ),
     ] = False,
+    require_better: Annotated[
+        bool,
+        typer.Option(
+            "--require-better", help="Exit with 17 unless the model is better than the weights that the run began with."
+        ),
+    ] = False,
     json_lines: JsonLines = False,
 ) -> None:
     """Prepare, train, evaluate and export, without a queue.
@@ -87,7 +93,8 @@ def train(
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
-    _run("train", spec, overrides, address, cluster, ray, debug=debug, find_lr=find_lr, json=json_lines)
+    wanted = [*overrides, "evaluate.require_better=true"] if require_better else overrides
+    _run("train", spec, wanted, address, cluster, ray, debug=debug, find_lr=find_lr, json=json_lines)
 
 
 def prepare(

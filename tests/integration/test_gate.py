@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
+from jobs.cli.app import main
 from tests.integration.test_base_scores import pretrained, tuning
-from tests.integration.test_second_starts import run_folder
+from tests.integration.test_second_starts import first, run_folder
+from tests.trainers.synthetic import content
 from trainers.data import sounds
 from trainers.errors import RefusedError
 from trainers.pipeline.engine import LocalEngine
@@ -55,3 +58,20 @@ def test_guards_are_scored_before_and_after_and_with_each_checkpoint(
     of_checkpoints = [each.metrics for each in Journal(RunFolder.of(wanted)).read().checkpoints]
     assert all("eval_silence_words_per_minute" in metrics for metrics in of_checkpoints)
     assert not any("eval_refused" in metrics for metrics in of_checkpoints)
+
+
+def test_a_model_that_is_not_better_fails_the_command_if_that_is_required(
+    tones: Path, tmp_path: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"name_or_path": str(pretrained), "language": "English"}
+    recipe = tmp_path / "recipe.yaml"
+    changes = first(tones, tmp_path) | {"model": model, "training.learning_rate": 1e-9}
+    recipe.write_text(yaml.safe_dump(content(changes)))
+    command = ["train", str(recipe), "--no-ray"]
+    assert main([*command, "--require-better"]) == RefusedError.exit_code
+    assert "the model is not better than the initial weights (not told apart: WER +0.00" in capsys.readouterr().err
+    # The model is kept.
+    assert main([*command, "--json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (finished,) = (each for each in events if each["event"] == "finished")
+    assert finished["verdicts"]["test"]["judgment"] == "not told apart"

@@ -225,7 +225,8 @@ def _machine_engine(call: Call) -> "Engine":
 
 
 def _show_result(call: Call, result: "RunResult") -> None:
-    show(Finished(result.headline, result.folder))
+    verdicts = {name: verdict.to_json_dict() for name, verdict in result.verdicts.items()}
+    show(Finished(result.headline, result.folder, verdicts))
     _advise(call, result.folder, result.split, result.best_step)
 
 

@@ -108,10 +108,14 @@ class Validated:
 
 @dataclass(frozen=True)
 class Finished:
-    """The command has completed; has its result in one line, and the folder of the result."""
+    """The command has completed; has its result in one line, and the folder of the result.
+
+    `verdicts` are comparisons with the initial weights, as in result.json.
+    """
 
     text: str
     folder: str
+    verdicts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 Event = str | Stage | StageEnded | Counted | DataFound | TrainingBegan | Stepped | Logged | Validated | Finished

@@ -56,7 +56,8 @@ def test_a_program_gets_nothing_but_json() -> None:
     events = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [event["event"] for event in events] == ["stage", "stage", "line", "stage", "finished", "error"]
     assert all(list(event)[:2] == ["event", "after_s"] for event in events)
-    assert events[-2] == {"event": "finished", "after_s": events[-2]["after_s"], "text": "WER 4%", "folder": "/runs"}
+    finished = {"event": "finished", "after_s": events[-2]["after_s"], "text": "WER 4%", "folder": "/runs"}
+    assert events[-2] == {**finished, "verdicts": {}}
     assert ended.stderr == "of a library\nerror: wrong\n"
 
 
