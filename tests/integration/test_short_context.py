@@ -1,6 +1,7 @@
 """Whole runs of a pretrained Whisper at a shorter context than its own, without Ray."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
+from trainers.run_folder.attempt_status import scores_of
 from trainers.run_folder.checkpoints import ORIGINAL, TRAINING_STATE
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
@@ -69,7 +71,7 @@ class TestScores:
     def test_each_stands_beside_that_of_the_whole_context(self, finished: TrainConfig) -> None:
         folder = run_folder(finished)
         scored = [line for line in metrics_of(RunFolder.of(finished)) if "eval_wer" in line]
-        assert [line["step"] for line in scored] == [0, 4, 8], "the weights that the run began with, and validations"
+        assert [line["step"] for line in scored] == [4, 8]
         for line in scored:
             assert {f"eval_full_context_{name}" for name in ("wer", "cer", "ser", "loss")} < set(line)
             assert line["eval_full_context_loss"] != line["eval_loss"]
@@ -82,6 +84,28 @@ class TestScores:
             assert totals["full_context"]["context_s"] == CONTEXT_S
             assert totals["full_context"]["scored"] == totals["scored"] == 6
 
+    def test_the_initial_weights_are_scored_at_the_whole_context_alone(
+        self, finished: TrainConfig, tones: Path, whisper: Path, tmp_path: Path
+    ) -> None:
+        folder = run_folder(finished)
+        weights = {"init": "pretrained", "name_or_path": str(whisper), "language": "English"}
+        elsewhere = config(first(tones, tmp_path) | {"model": weights})
+        for split in ("validation", "test"):
+            expected = evaluate(elsewhere, LocalEngine(), model=str(whisper), split=split).totals
+            totals = json.loads((folder / "base/evaluation" / f"{split}.json").read_text())
+            assert totals.pop("full_context") == {
+                "context_s": CONTEXT_S,
+                **{name: value for name, value in expected.items() if name not in totals},
+            }
+            assert totals == {"split": split, "language": "English"}
+            if split == "validation":
+                step_0, *_ = metrics_of(RunFolder.of(finished))
+                assert step_0["eval_full_context_wer"] == expected["wer"]
+        result = json.loads((folder / "result.json").read_text())
+        assert result["verdicts"]["test"]["base"] == expected["wer"]
+        state = scores_of(Journal(RunFolder.of(finished)).read())
+        assert state["base_test_full_context_wer"] == expected["wer"] and "base_test_wer" not in state
+
     def test_of_the_log_too(self, finished: TrainConfig, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         elsewhere = finished.model_copy(
             update={"run": finished.run.model_copy(update={"storage_path": str(tmp_path), "name": "again"})}
@@ -89,7 +113,7 @@ class TestScores:
         result = fit(elsewhere, LocalEngine())
         lines = [line for line in capsys.readouterr().out.splitlines() if "validation WER" in line]
         assert lines and all("% at the full context" in line for line in lines)
-        assert " · at 3 s: WER " in result.headline
+        assert re.search(r" · at 3 s: WER [\d.]+% → [\d.]+% \(base → tuned\)", result.headline)
 
     def test_of_the_model_card_and_of_evaluate(self, finished: TrainConfig, tmp_path: Path) -> None:
         card = (run_folder(finished) / "model" / "README.md").read_text()

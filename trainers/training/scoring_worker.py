@@ -35,6 +35,7 @@ from trainers.training.callbacks import VALIDATION
 from trainers.training.planning import (
     at_own_context,
     cache_bytes,
+    context_of,
     cut_references,
     has_full_context,
     scored_clips,
@@ -171,14 +172,74 @@ def score_split(
 
     Sets of evaluate.also are scored at the model's own context only, in their language if all of their clips have one.
     """
+    config, about = _about(config, prepared, split)
+    scorer = _scorer(config, prepared, session, recognizer, **about)
+    limits = recognizer.limits
+    options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, search=search)
+    result = scorer.score(options, what=f"score {split}")
+    show_rates(result, split, session)
+    totals = {**about, **result.to_json_dict()}
+    if search is not None and search.chosen_on == prepared.key:
+        totals["decoding"]["weights_chosen_on_this_set"] = True
+    if session.is_main_process:
+        if (full := result.full_context) is not None:
+            _write_score(folder, at_full_context(split), {**about, **full.to_json_dict()}, full)
+        # The totals show that all is written.
+        _write_score(folder, split, totals, result)
+    return totals
+
+
+def score_initial(
+    config: TrainConfig,
+    prepared: PreparedSet,
+    session: Session,
+    folder: RunFolder,
+    recognizer: Recognizer,
+    split: str,
+    search: Search | None,
+) -> None:
+    """Scores the weights with which a run begins, as `score_split`.
+
+    If the run is at a shorter context than the model's own, they are scored at their own context only, since they
+    recognize next to nothing at another: the totals have nothing but that score.
+    """
+    config, about = _about(config, prepared, split)
+    limits = recognizer.limits
+    if not has_full_context(config, limits) or context_of(config, limits.context_s) == limits.context_s:
+        score_split(config, prepared, session, folder, recognizer, split, search)
+        return
+    scorer = _scorer(config, prepared, session, recognizer, **about)
+    options = scoring_options(config, limits, full_context=True, search=search).of_full_context
+    score = scorer.score(options, what=f"score {split} at {limits.context_s:g} s")
+    totals = score.to_json_dict()
+    if session.is_main_process:
+        _write_score(folder, at_full_context(split), {**about, **totals}, score)
+        full = {"context_s": limits.context_s, **totals}
+        folder.write_json(f"{layout.EVALUATION}/{split}.json", {**about, "full_context": full})
+
+
+def _about(config: TrainConfig, prepared: PreparedSet, split: str) -> tuple[TrainConfig, dict[str, Any]]:
+    """Returns the config by which a split is scored, and what its totals begin with."""
     language = config.model.language
     if split in config.evaluate.also:
         config = at_own_context(config)
         languages = {*languages_in(prepared.index).to_pylist()}
         language = languages.pop() or language if len(languages) == 1 else language
+    # The language determines the metric that ranks, since results of `evaluate` have no config next to them.
+    return config, {"split": split, "language": language}
+
+
+def _scorer(
+    config: TrainConfig,
+    prepared: PreparedSet,
+    session: Session,
+    recognizer: Recognizer,
+    split: str,
+    language: str | None,
+) -> Scorer:
+    """Returns the scorer of a split; warns of references that cannot be recognized completely."""
     clips = scored_clips(config, prepared, recognizer, split)
-    limits = recognizer.limits
-    cut = cut_references(config, limits, clips.labels.lengths[clips.rows])
+    cut = cut_references(config, recognizer.limits, clips.labels.lengths[clips.rows])
     if cut is not None:
         session.show_from_main(f"warning: {split}: {cut}")
     references = prepared.index.take(clips.rows)["text"].to_pylist()
@@ -186,18 +247,8 @@ def score_split(
     if marks is not None:
         session.show_from_main(f"warning: {split}: {marks} (--set data.normalizer=basic)")
     metrics = RecipeMetrics(config.scoring.metrics)
-    scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
-    options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, search=search)
-    result = scorer.score(options, what=f"score {split}")
-    show_rates(result, split, session)
-    # The language, which determines the metric that ranks, since results of `evaluate` have no config next to them.
-    totals: dict[str, Any] = {"split": split, "language": language, **result.to_json_dict()}
-    if search is not None and search.chosen_on == prepared.key:
-        totals["decoding"]["weights_chosen_on_this_set"] = True
-    if session.is_main_process:
-        if (full := result.full_context) is not None:
-            of_full = {"split": split, "language": language, **full.to_json_dict()}
-            folder.write_evaluation(at_full_context(split), of_full, (item.to_json_dict() for item in full.utterances))
-        # The totals show that all is written.
-        folder.write_evaluation(split, totals, (item.to_json_dict() for item in result.utterances))
-    return totals
+    return Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
+
+
+def _write_score(folder: RunFolder, name: str, totals: dict[str, Any], score: SplitScore) -> None:
+    folder.write_evaluation(name, totals, (item.to_json_dict() for item in score.utterances))

@@ -50,19 +50,20 @@ def _changes(result: Mapping[str, Any], language: str | None) -> Iterator[Change
     for name in dict.fromkeys([*result["base"], *verdicts]):
         if (verdict := verdicts.get(name)) is not None:
             yield Change(name, verdict.metric.upper(), _percent(verdict.base), _percent(verdict.tuned), str(verdict))
-        elif (tuned := after.get(name)) is not None:
-            yield Change(name, *_rates(name, result["base"][name], tuned, language), "")
+        elif (tuned := after.get(name)) is not None and (rates := _rates(name, result["base"][name], tuned, language)):
+            yield Change(name, *rates, "")
 
 
-def _rates(name: str, base: Mapping[str, Any], tuned: Mapping[str, Any], language: str | None) -> tuple[str, str, str]:
-    """Returns the name of a rate, and its values before and after the training."""
+def _rates(
+    name: str, base: Mapping[str, Any], tuned: Mapping[str, Any], language: str | None
+) -> tuple[str, str, str] | None:
+    """Returns the name of a rate, and its values before and after; None if both models were not scored alike."""
     if name in SOUND_SETS:
         return "words per minute", f"{base['words_per_minute']:.1f}", f"{tuned['words_per_minute']:.1f}"
     metric = ranking_rate(base.get("language", language))
-    # Weights that were not trained at a short context recognize next to nothing at it.
-    full = base.get("full_context") is not None and tuned.get("full_context") is not None
-    before, after = (base["full_context"], tuned["full_context"]) if full else (base, tuned)
-    return metric.upper(), _percent(before.get(metric)), _percent(after.get(metric))
+    before = base.get("full_context") or base
+    after = tuned.get("full_context") if "full_context" in base else tuned
+    return (metric.upper(), _percent(before.get(metric)), _percent(after.get(metric))) if after is not None else None
 
 
 def _validation(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
 from trainers.training.base.initial_model import open_initial
 from trainers.training.callbacks import VALIDATION
-from trainers.training.scoring_worker import open_search, score_sounds, score_split
+from trainers.training.scoring_worker import open_search, score_initial, score_sounds
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 # Increased when scores of the same weights change, so that those of older versions are not reused.
@@ -93,7 +93,7 @@ class _Base:
             if chosen is not None and session.is_main_process:
                 folder.write_json(f"{EVALUATION}/{DECODING}", chosen)
             if name in context.task.sets:
-                score_split(config, context.task.sets[name], session, folder, self._recognizer, name, search)
+                score_initial(config, context.task.sets[name], session, folder, self._recognizer, name, search)
             else:
                 score_sounds(name, config, session, folder, self._recognizer, search)
         return folder
