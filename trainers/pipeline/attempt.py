@@ -45,11 +45,11 @@ from trainers.run_folder.resume import named_checkpoint
 from trainers.run_folder.staging import refuse_second_training
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.training.planning import (
-    at_own_context,
     bounds_of,
     context_of,
     cut_references,
     describe_mix,
+    for_other_sets,
     has_full_context,
     label_sizes,
     mix_lines,
@@ -241,7 +241,8 @@ def _check_comparison(opened: PlannedModel, data: OpenedData, continuation: Cont
         )
     by_validation = config.evaluate.require_better and not any(each.split == "test" for each in data.sources)
     gated = any(each.of_base and each.set == VALIDATION for each in config.checkpoint.conditions)
-    if not (gated or by_validation) or config.training.full_context_eval or opened.processor is None:
+    compares = gated or by_validation or config.checkpoint.interpolate
+    if not compares or config.training.full_context_eval or opened.processor is None:
         return
     family = opened.family
     limits = family.limits(family.model_config(opened.part, opened.processor), opened.processor)
@@ -356,11 +357,12 @@ def _check_utterances(
             used[split] = len(chosen.selection.rows)
             mix = describe_mix(config, prepared, chosen) if isinstance(prepared, JoinedSet) else None
         else:
-            within = bounds_of(at_own_context(config), limits) if split in config.evaluate.also else bounds
+            scored_by = for_other_sets(config) if split in config.evaluate.also else config
+            within = bounds_of(scored_by, limits)
             rows = select_scored(index, labels.lengths, config.data, within, split)
             left_out += [{"split": split, **row} for row in not_scored(index, rows, within)]
             used[split] = len(rows)
-            cut = cut_references(config, limits, labels.lengths[rows])
+            cut = cut_references(scored_by, limits, labels.lengths[rows])
             if cut is not None:
                 print_line(f"warning: {split}: {cut}")
     own.write_jsonl(layout.QUARANTINE, left_out)

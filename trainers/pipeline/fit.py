@@ -82,7 +82,11 @@ def _refuse_not_better(result: RunResult) -> None:
     verdict = result.verdict
     if verdict is None or verdict.judgment is not Judgment.BETTER:
         found = str(verdict) if verdict is not None else "scores of the initial weights are missing"
-        raise RefusedError(f"{result.folder}: the model is not better than the initial weights ({found}); it is kept")
+        raise RefusedError(
+            f"{result.folder}: the model is not better than the initial weights ({found}); it is kept. Train again "
+            "under another run.name, with a lower training.learning_rate, fewer steps or more data, or score both on a "
+            "larger test set"
+        )
 
 
 def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:

@@ -17,14 +17,14 @@ from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.data.preparation import ShardTask, prepare, prepared_key
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources.data_source import SLICE, SPLITS, SourceSplit, naming
+from trainers.data.sources.data_source import SLICE, SPLITS, SourceSplit
 from trainers.data.sources.fingerprint import changed_since, store_fingerprints
 from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.manifest_source import open_mixed_sources
 from trainers.data.sources.packing import SEGMENTS
 from trainers.distributed import console
 from trainers.distributed.console.events import Stage
-from trainers.errors import ConfigError, DataError
+from trainers.errors import ConfigError, DataError, RayscribeError
 from trainers.models.family import Family
 from trainers.models.labels import language_prefixes, languages_in
 from trainers.pipeline.engine import Engine
@@ -61,10 +61,13 @@ def open_also(config: TrainConfig) -> list[SourceSplit]:
     opened = []
     for name, location in config.evaluate.also.items():
         alone = config.data.of_other_set(location)
-        with naming(f"evaluate.also.{name}"):
+        try:
             (source,) = open_sources(
                 alone, storage_options=config.run.storage_options, fingerprint_cache=_cache_of(config)
             )
+        except RayscribeError as error:
+            # The field of the config that has this set alone.
+            raise type(error)(str(error).replace("data.test", f"evaluate.also.{name}")) from None
         opened.append(replace(source, split=name))
     return opened
 

@@ -183,9 +183,17 @@ def context_of(config: TrainConfig, model_context_s: float) -> float:
     return min(float(config.model.max_context_s or model_context_s), model_context_s)
 
 
-def at_own_context(config: TrainConfig) -> TrainConfig:
-    """Returns a config whose model has its own context, as sets of evaluate.also are scored."""
-    return config.model_copy(update={"model": config.model.model_copy(update={"max_context_s": None})})
+def for_other_sets(config: TrainConfig) -> TrainConfig:
+    """Returns the config by which sets of evaluate.also and sounds without speech are scored.
+
+    The model has its own context, and a hypothesis may have at least the default length: the run's limits may be those
+    of its own clips and transcripts.
+    """
+    model, decode = config.model.model_copy(update={"max_context_s": None}), config.decode
+    if isinstance(decode, GenerationPart):
+        longest = max(decode.max_length, GenerationPart().max_length)
+        decode = decode.model_copy(update={"max_length": longest})
+    return config.model_copy(update={"model": model, "decode": decode})
 
 
 def bounds_of(config: TrainConfig, limits: Limits) -> Bounds:

@@ -33,10 +33,10 @@ from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
 from trainers.training.callbacks import VALIDATION
 from trainers.training.planning import (
-    at_own_context,
     cache_bytes,
     context_of,
     cut_references,
+    for_other_sets,
     has_full_context,
     scored_clips,
     scoring_options,
@@ -148,8 +148,7 @@ def score_sounds(
     name: str, config: TrainConfig, session: Session, folder: RunFolder, recognizer: Recognizer, search: Search | None
 ) -> dict[str, Any]:
     """Counts the words that a model writes for the set `name` of `sounds.SOUNDS`, and writes its two files."""
-    limits = recognizer.limits
-    options = scoring_options(config, limits, full_context=has_full_context(config, limits), search=search)
+    options = scoring_options(for_other_sets(config), recognizer.limits, search=search)
     totals, rows = count_invented_words(
         SOUNDS[name](), recognizer, session, options, language=config.model.language, what=f"score {name}"
     )
@@ -222,7 +221,7 @@ def _about(config: TrainConfig, prepared: PreparedSet, split: str) -> tuple[Trai
     """Returns the config by which a split is scored, and what its totals begin with."""
     language = config.model.language
     if split in config.evaluate.also:
-        config = at_own_context(config)
+        config = for_other_sets(config)
         languages = {*languages_in(prepared.index).to_pylist()}
         language = languages.pop() or language if len(languages) == 1 else language
     # The language determines the metric that ranks, since results of `evaluate` have no config next to them.

@@ -223,7 +223,7 @@ def _shares(text: str | None, count: int) -> list[float] | None:
     if len(shares) != count or count == 1:
         raise ConfigError(f"--shares {text}: one share for each RUN, of which there are {count}")
     if min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
-        raise ConfigError(f"--shares {text}: give shares above 0 that sum to 1, not to {sum(shares):g}")
+        raise ConfigError(f"--shares {text}: give shares above 0 that sum to 1; these sum to {sum(shares):g}")
     return shares
 
 

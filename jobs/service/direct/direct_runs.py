@@ -21,7 +21,7 @@ from jobs.submission.job_spec import gang_of
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.wording import both_contexts, counted, format_duration, headline_of
 from trainers.distributed.machine import host_of
-from trainers.errors import RayscribeError, StorageError
+from trainers.errors import RayscribeError, RefusedError, StorageError
 from trainers.run_folder.attempt_status import read_status, restarts_of, scores_of
 from trainers.run_folder.journal import Journal, State, fold
 from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, CONFIG, RunFolder, seconds_of
@@ -283,6 +283,8 @@ def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
         gone = f"it has written nothing to {known.url}, or that folder was removed" if never else None
         return _state_by_code(known), gone or f"its folder does not exist: {known.url}"
     if state.finished is not None and state.finished.attempt == found.attempt:
+        if known.is_running is False and known.exit_code == RefusedError.exit_code:
+            return RunState.FAILED, headline_of(known.reason)
         return RunState.SUCCEEDED, _finished(known, progress)
     return _state_elsewhere(known, found) if known.is_running is None else _state_ended(known, found)
 

@@ -61,15 +61,12 @@ def packed(source: SourceSplit, data: DataPart, longest_s: float) -> SourceSplit
     """Returns a split whose consecutive segments are joined into clips of up to `longest_s`."""
     rules = TextRules(data.do_lower_case, data.do_remove_punctuation, data.chars_to_ignore)
 
-    def is_left_out(text: str) -> bool:
-        return data.empty_text == "leave_out" and not normalize(text, rules)
-
-    rows = [*pack(source.table.to_pylist(), longest_s, is_left_out)]
+    rows = [*pack(source.table.to_pylist(), longest_s, lambda text: not normalize(text, rules))]
     schema = source.table.schema
     for name in (SEGMENTS, PREVIOUS, JOINED):
         schema = schema.append(pa.field(name, pa.string()))
     table = pa.Table.from_pylist(rows, schema=schema)
-    decided_by = (longest_s, MOST_PAUSE_S, data.empty_text, MOST_TOKENS, TOKENS_OF_CHARACTER)
+    decided_by = (longest_s, MOST_PAUSE_S, MOST_TOKENS, TOKENS_OF_CHARACTER)
     fingerprint = hash_of("packed", *decided_by, source.fingerprint)
     return replace(source, table=table, fingerprint=fingerprint, unpacked=source.table)
 
@@ -84,13 +81,13 @@ def packing_line(source: SourceSplit) -> str | None:
 
 
 def pack(
-    rows: Sequence[Row], longest_s: float, is_left_out: Callable[[str], bool] = lambda text: False
+    rows: Sequence[Row], longest_s: float, is_empty: Callable[[str], bool] = lambda text: not text
 ) -> Iterator[dict[str, Any]]:
     """Yields the rows of a table, with consecutive segments joined; a row that is not a segment stays as it is.
 
     Segments are joined in the order of their times, if they have one language and at most MOST_PAUSE_S between them. A
     clip of up to CONTEXT_S also has at most MOST_TOKENS, as estimated, since a clip with more could not be trained on.
-    Segments without a duration, and those with a text that `is_left_out` of training, stay rows of their own. A joined
+    Segments without a duration, and those with a text that `is_empty`, stay rows of their own. A joined
     row has the id of its first segment, and a speaker only if all have the same.
     """
     recordings: dict[tuple[Any, ...], list[Row]] = {}
@@ -100,13 +97,13 @@ def pack(
         recordings.setdefault(key, []).append(row)
     number = 0
     for own in recordings.values():
-        for made in _packed_recording(own, longest_s, is_left_out):
+        for made in _packed_recording(own, longest_s, is_empty):
             yield {**made, "row": number}
             number += 1
 
 
 def _packed_recording(
-    rows: Sequence[Row], longest_s: float, is_left_out: Callable[[str], bool]
+    rows: Sequence[Row], longest_s: float, is_empty: Callable[[str], bool]
 ) -> Iterator[dict[str, Any]]:
     if len(rows) == 1 and (rows[0]["offset_s"] is None or rows[0]["duration_s"] is None):
         yield {**rows[0], SEGMENTS: None, PREVIOUS: None, JOINED: None}
@@ -114,7 +111,7 @@ def _packed_recording(
     clips: list[list[Row]] = []
     is_alone = True
     for row in sorted(rows, key=lambda row: (row["offset_s"], row["row"])):
-        was_alone, is_alone = is_alone, row["duration_s"] <= 0 or is_left_out(row["text"])
+        was_alone, is_alone = is_alone, row["duration_s"] <= 0 or is_empty(row["text"])
         if was_alone or is_alone or not (_follows(clips[-1][-1], row) and _fits(clips[-1], row, longest_s)):
             clips.append([])
         clips[-1].append(row)

@@ -108,15 +108,16 @@ def _ingredients(models: Sequence[str], sets: Sequence[str]) -> list[Ingredient]
 
 def _checkpoints(run: str, config: TrainConfig) -> list[Ingredient]:
     """Returns the checkpoints of a run that checkpoint.refuse_if does not refuse."""
-    address, passed = address_of(run), list[Checkpoint]()
+    address, known = address_of(run), list[Checkpoint]()
     if address is not None:
         state = Journal(RunFolder(open_storage(address, config.run.storage_options))).read()
-        passed = [each for each in state.checkpoints if not each.metrics.get(REFUSED)]
+        known = [*state.checkpoints]
+    passed = [each for each in known if not each.metrics.get(REFUSED)]
     if len(passed) < 2:
+        lacks = "fewer than two checkpoints that checkpoint.refuse_if does not refuse"
         raise ConfigError(
-            f"RUN {run}: an average needs two models, and this is "
-            + ("a run with fewer than two checkpoints that may be the best" if passed else "one model")
-            + ": name a second one, or a run with more (checkpoint.num_to_keep)"
+            f"RUN {run}: an average needs two models, and this is {f'a run with {lacks}' if known else 'one model'}: "
+            "name a second one, or a run with more (checkpoint.num_to_keep)"
         )
     return [Ingredient(f"{address}/{CHECKPOINTS}/{each.name}", config, each) for each in passed]
 

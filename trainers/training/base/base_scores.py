@@ -24,6 +24,7 @@ from trainers.run_folder.attempt_status import Phase
 from trainers.run_folder.journal import Base
 from trainers.run_folder.layout import ATTEMPTS, DECODING, EVALUATION, RunFolder, version_of
 from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.ranking import rates_of
 from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
 from trainers.training.base.initial_model import open_initial
@@ -53,6 +54,17 @@ def score_base(context: WorkerContext, weights: ResumePoint | None) -> None:
     context.status.update(Phase.TRAINING, detail="scoring the weights that the run begins with")
     folders = {name: base.score(name, conditions) for name, conditions in wanted.items()}
     context.session.broadcast(lambda: _enter(context, folders, wanted, base.identity), "adding the scores of the base")
+
+
+def base_line(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns `base: validation WER 15.4% · librispeech WER 12.2% · silence 2.2 words/min`."""
+    parts = []
+    for name, totals in scores.items():
+        if name in SOUNDS:
+            parts.append(f"{name} {totals['words_per_minute']:.1f} words/min")
+        else:
+            parts.append(f"{name} {rates_of(totals.get('full_context') or totals, totals['language'])}")
+    return f"base: {' · '.join(parts)}"
 
 
 def conditions_of_scores(context: WorkerContext) -> dict[str, str]:
@@ -159,5 +171,6 @@ def _enter(
         for entry in folder.storage.list_files(EVALUATION):
             target.storage.write_bytes(entry.key, folder.storage.read_bytes(entry.key))
         scores[name] = folder.read_json(f"{EVALUATION}/{name}.json")
+    context.session.show_from_main(base_line(scores))
     base = Base(own, scores, conditions, identity)
     writer.append(lambda _: {"kind": "base", "attempt": writer.attempt, **base.to_json_dict()})

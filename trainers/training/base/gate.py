@@ -13,7 +13,7 @@ from trainers.scoring.invented_words import count_invented_words
 from trainers.scoring.ranking import greedy_score
 from trainers.scoring.scorer import CutShort, Scorer, SplitScore, never
 from trainers.training.callbacks import metrics_of, validation_metrics
-from trainers.training.planning import at_own_context, cache_bytes, has_full_context, scored_clips, scoring_options
+from trainers.training.planning import cache_bytes, for_other_sets, scored_clips, scoring_options
 from trainers.training.worker_context import WorkerContext
 
 FULL_CONTEXT = "eval_full_context_"
@@ -76,13 +76,12 @@ class Gate:
         return rates
 
     def _count(self, name: str, recognizer: Recognizer, cut_short: CutShort) -> Mapping[str, Any]:
-        config, limits = self.context.config, recognizer.limits
-        options = scoring_options(config, limits, full_context=has_full_context(config, limits))
+        config = for_other_sets(self.context.config)
         totals, _ = count_invented_words(
             SOUNDS[name](),
             recognizer,
             self.context.session,
-            options,
+            scoring_options(config, recognizer.limits),
             language=config.model.language,
             what=f"score {name}",
             cut_short=cut_short,
@@ -90,7 +89,7 @@ class Gate:
         return totals
 
     def _score(self, name: str, recognizer: Recognizer, cut_short: CutShort) -> Mapping[str, Any]:
-        config, limits = at_own_context(self.context.config), recognizer.limits
+        config, limits = for_other_sets(self.context.config), recognizer.limits
         clips = scored_clips(config, self.context.task.sets[name], recognizer, name)
         scorer = Scorer(clips, recognizer, self.context.session, cache_bytes=cache_bytes(config))
         score = scorer.score(scoring_options(config, limits), f"score {name}", cut_short=cut_short)

@@ -172,12 +172,16 @@ def set_weights(recognizer: Recognizer, base: Path | None, tuned: Path, share: f
 def best_candidate(config: TrainConfig, metrics: Mapping[Candidate, Mapping[str, float]]) -> Candidate | None:
     """Returns the candidate with the best ranking score, of equal ones that with the largest share, then the first.
 
-    Returns None if all are refused.
+    Interpolations are ranked at the model's full context, since the initial weights recognize next to nothing at a
+    shorter one. Returns None if all are refused.
     """
     part = config.checkpoint
-    sign = -1 if part.checkpoint_score_order == "max" else 1
+    sign, ranks = -1 if part.checkpoint_score_order == "max" else 1, part.score_attribute
+    at_full = f"eval_full_context_{ranks.removeprefix('eval_')}"
+    if part.interpolate and all(at_full in found for found in metrics.values()):
+        ranks = at_full
     passed: Sequence[Candidate] = [each for each, found in metrics.items() if not found.get(REFUSED)]
-    return min(passed, key=lambda each: (sign * metrics[each][part.score_attribute], -each.share), default=None)
+    return min(passed, key=lambda each: (sign * metrics[each][ranks], -each.share), default=None)
 
 
 def _write(recognizer: Recognizer, best: Path, folder: Path, chosen: Candidate) -> None:

@@ -31,7 +31,7 @@ from tests.trainers.run_folder.writers import begin, group_of, staged
 from trainers.config.secrets import REFERENCES
 from trainers.distributed.console import show
 from trainers.distributed.machine import process_name
-from trainers.errors import ConfigError, StorageError
+from trainers.errors import ConfigError, RefusedError, StorageError
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints, upload_staged
 from trainers.run_folder.driver_log import DriverLog
@@ -401,6 +401,16 @@ def test_a_finished_run_is_completed_where_its_driver_did_not_end_well(
     assert run.state == RunState.SUCCEEDED
     assert ("`rayscribe resume sr`, completes it" in run.reason) is not refused
     assert (continue_refused(runs, run) is not None) is refused
+
+
+def test_a_finished_run_whose_model_is_refused_has_failed(runs: AllRuns, tmp_path: Path) -> None:
+    why = "the model is not better than the initial weights"
+    known = register(tmp_path, ended_s=1100.0, exit_code=RefusedError.exit_code, attempt=1, reason=why)
+    train(known, tmp_path)
+    folder = RunFolder(open_storage(known.url))
+    Journal(folder).append(lambda _: {"kind": "finished", "attempt": 1, "outputs": "o", "files": [], "result": {}})
+    run = runs.run("sr")
+    assert (run.state, run.reason) == (RunState.FAILED, why)
 
 
 def test_a_driver_elsewhere_is_not_stopped_and_it_is_said_how(runs: AllRuns, tmp_path: Path) -> None:

@@ -65,3 +65,14 @@ def test_the_best_share_that_passes_the_gate_is_chosen(
     }
     expected = Candidate(BEST_CHECKPOINT, share) if share is not None else None
     assert best_candidate(config(RANKED), metrics) == expected
+
+
+def test_interpolations_are_ranked_at_the_full_context() -> None:
+    nearer, tuned = (Candidate(BEST_CHECKPOINT, share) for share in (0.5, 1.0))
+    metrics = {
+        nearer: {"eval_wer": 2580.0, "eval_full_context_wer": 9.0},
+        tuned: {"eval_wer": 5.0, "eval_full_context_wer": 12.0},
+    }
+    assert best_candidate(config(RANKED | {"checkpoint.interpolate": [0.5]}), metrics) == nearer
+    # An average of checkpoints of a short context is ranked as they are.
+    assert best_candidate(config(RANKED | {"checkpoint.average": 2}), metrics) == tuned
