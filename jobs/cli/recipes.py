@@ -96,7 +96,7 @@ def _report(made: "NewRecipe") -> None:
     recipe = shlex.quote(str(made.recipe))
     typer.echo("next:")
     typer.echo(f"  rayscribe train {recipe} --debug    # two batches through every stage; keeps no files")
-    typer.echo(f"  rayscribe train {recipe} --find-lr    # suggests a learning rate, from 60 steps; keeps no files")
+    typer.echo(f"  rayscribe train {recipe} --find-lr    # suggests a learning rate, from 60 steps; keeps no run")
     typer.echo(f"  rayscribe train {recipe}")
     typer.echo(f"  rayscribe evaluate {recipe} --model {made.run_folder}    # again, or on another split (--split)")
 

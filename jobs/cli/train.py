@@ -76,7 +76,7 @@ def train(  # noqa: PLR0913, PLR0917 -- one parameter per option
         bool,
         typer.Option(
             "--find-lr",
-            help="Train 60 steps with a rising learning rate, in this process, keep no files, and suggest a rate.",
+            help="Train 60 steps with a rising learning rate, in this process, keep no run, and suggest a rate.",
         ),
     ] = False,
     require_better: Annotated[

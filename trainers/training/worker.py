@@ -12,6 +12,7 @@ import torch
 
 from trainers.config.loader import same_command
 from trainers.config.parts.conditions import NEW_SPEAKERS
+from trainers.config.wording import counted
 from trainers.data.sounds import SOUNDS
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
@@ -113,7 +114,11 @@ def _train(
     """Loads the model, plans and trains, see `loop.train`; keeps no references to objects of the training."""
     recognizer = load_model(context, start, weights)
     training_set, workers = context.task.sets["train"], context.session.world_size
-    plan, clips = plan_training(context.config, training_set, recognizer, workers, read_segments(context))
+    timed = read_segments(context)
+    if timed:
+        of_all = counted(len(training_set.index), "training clip")
+        context.session.show_from_main(f"timestamps: {len(timed)} of {of_all} have them in their labels")
+    plan, clips = plan_training(context.config, training_set, recognizer, workers, timed)
     loop = build(context, start, recognizer, plan, clips)
     watch(loop)
     return train(loop)

@@ -1,1 +1,1 @@
-"""Runs that keep no files: of every stage, and of learning rates."""
+"""Trials that keep no run: of every stage, and of learning rates."""

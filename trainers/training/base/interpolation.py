@@ -108,6 +108,9 @@ def choose_weights(
         score = scorer.score(options, f"score {VALIDATION} with {candidate}")
         scores[candidate] = gate.judged(score, recognizer, str(candidate))
     found = {candidate: validation_metrics(score) for candidate, score in scores.items()}
+    ranks = _ranking(config, found)
+    for candidate, each in found.items():
+        session.show_from_main(f"weights: {candidate}: {ranks.removeprefix('eval_')} {each[ranks]:.2f}")
     chosen = best_candidate(config, found)
     if chosen is None:
         raise RefusedError(
@@ -175,13 +178,17 @@ def best_candidate(config: TrainConfig, metrics: Mapping[Candidate, Mapping[str,
     Interpolations are ranked at the model's full context, since the initial weights recognize next to nothing at a
     shorter one. Returns None if all are refused.
     """
-    part = config.checkpoint
-    sign, ranks = -1 if part.checkpoint_score_order == "max" else 1, part.score_attribute
-    at_full = f"eval_full_context_{ranks.removeprefix('eval_')}"
-    if part.interpolate and all(at_full in found for found in metrics.values()):
-        ranks = at_full
+    part, ranks = config.checkpoint, _ranking(config, metrics)
+    sign = -1 if part.checkpoint_score_order == "max" else 1
     passed: Sequence[Candidate] = [each for each, found in metrics.items() if not found.get(REFUSED)]
     return min(passed, key=lambda each: (sign * metrics[each][ranks], -each.share), default=None)
+
+
+def _ranking(config: TrainConfig, metrics: Mapping[Candidate, Mapping[str, float]]) -> str:
+    ranks = config.checkpoint.score_attribute
+    at_full = f"eval_full_context_{ranks.removeprefix('eval_')}"
+    is_at_full = config.checkpoint.interpolate and all(at_full in found for found in metrics.values())
+    return at_full if is_at_full else ranks
 
 
 def _write(recognizer: Recognizer, best: Path, folder: Path, chosen: Candidate) -> None:

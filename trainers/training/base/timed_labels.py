@@ -155,7 +155,7 @@ def _enter(context: WorkerContext, folder: RunFolder) -> None:
     rows = [json.loads(line) for line in content.splitlines()]
     timed = sum(row["segments"] is not None for row in rows)
     context.session.show_from_main(
-        f"timestamps: {timed} of {counted(len(rows), 'chosen training clip')} have them in their labels; for the "
-        "others, the initial weights write another text, or one that does not end"
+        f"timestamps: found for {timed} of {counted(len(rows), 'chosen training clip')}; for the others, the initial "
+        "weights write another text, or one that does not end"
     )
     writer.append(lambda _: {"kind": "segments", "attempt": writer.attempt, "file": target})
