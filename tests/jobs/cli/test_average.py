@@ -13,7 +13,7 @@ from jobs.cli.app import main
     [
         (["--shares", "a,b"], "--shares a,b: numbers with commas between them"),
         (["--shares", "0.5"], "--shares 0.5: one share for each RUN, of which there are 2"),
-        (["--shares", "0.5,0.6"], "--shares 0.5,0.6: give shares above 0 that sum to 1, not to 1.1"),
+        (["--shares", "0.5,0.6"], "--shares 0.5,0.6: give shares above 0 that sum to 1; these sum to 1.1"),
         (["--shares", "0,1"], "--shares 0,1: give shares above 0"),
     ],
 )
