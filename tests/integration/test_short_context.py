@@ -111,7 +111,7 @@ class TestScores:
             update={"run": finished.run.model_copy(update={"storage_path": str(tmp_path), "name": "again"})}
         )
         result = fit(elsewhere, LocalEngine())
-        lines = [line for line in capsys.readouterr().out.splitlines() if "validation WER" in line]
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ") and "WER" in line]
         assert lines and all("% at the full context" in line for line in lines)
         assert re.search(r" · at 3 s: WER [\d.]+% → [\d.]+% \(base → tuned\)", result.headline)
 
