@@ -185,7 +185,7 @@ class State:
         workers: Number of workers that train; None if not known yet.
         base: Scores of the weights that the experiment begins with; None if it has none.
         segments: File in the run folder with the segments of training clips whose labels have timestamps, see
-            `training.timestamps`; None if there is none.
+            `training.base.timed_labels`; None if there is none.
     """
 
     number: int = 0

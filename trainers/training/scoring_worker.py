@@ -27,7 +27,7 @@ from trainers.scoring.invented_words import count_invented_words
 from trainers.scoring.normalizers import hidden_marks, normalizer_named
 from trainers.scoring.ranking import ranking_rate
 from trainers.scoring.recipe_metrics import RecipeMetrics
-from trainers.scoring.scorer import Scorer, SplitScore, show_rates
+from trainers.scoring.scorer import CutShort, Scorer, SplitScore, never, show_rates
 from trainers.scoring.tuning import tune
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
@@ -148,13 +148,26 @@ def score_sounds(
     name: str, config: TrainConfig, session: Session, folder: RunFolder, recognizer: Recognizer, search: Search | None
 ) -> dict[str, Any]:
     """Counts the words that a model writes for the set `name` of `sounds.SOUNDS`, and writes its two files."""
-    options = scoring_options(for_other_sets(config), recognizer.limits, search=search)
-    totals, rows = count_invented_words(
-        SOUNDS[name](), recognizer, session, options, language=config.model.language, what=f"score {name}"
-    )
+    totals, rows = count_in_sounds(name, config, session, recognizer, search)
     if session.is_main_process:
         folder.write_evaluation(name, totals, rows)
     return totals
+
+
+def count_in_sounds(
+    name: str,
+    config: TrainConfig,
+    session: Session,
+    recognizer: Recognizer,
+    search: Search | None = None,
+    cut_short: CutShort = never,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Counts the words that a model writes for the set `name` of `sounds.SOUNDS`; see `count_invented_words`."""
+    options = scoring_options(for_other_sets(config), recognizer.limits, search=search)
+    sounds, language = SOUNDS[name](), config.model.language
+    return count_invented_words(
+        sounds, recognizer, session, options, language=language, what=f"score {name}", cut_short=cut_short
+    )
 
 
 def score_split(

@@ -12,6 +12,15 @@ from trainers.training.planning import cache_bytes, scored_clips, validation_opt
 from trainers.training.worker_context import WorkerContext
 
 
+def validation_scorer(context: WorkerContext, recognizer: Recognizer) -> tuple[Scorer, ScoringOptions]:
+    """Returns the scorer of a recognizer on the validation set, and the options with which checkpoints are scored."""
+    config = context.config
+    clips = scored_clips(config, context.task.sets[VALIDATION], recognizer, VALIDATION)
+    metrics = RecipeMetrics(config.scoring.metrics)
+    scorer = Scorer(clips, recognizer, context.session, cache_bytes=cache_bytes(config), metrics=metrics)
+    return scorer, validation_options(config, recognizer.limits)
+
+
 @dataclass(frozen=True)
 class Validation:
     """Scores one recognizer on the validation set; passes the scores to checkpoints, the engine and the gauges."""
@@ -33,12 +42,7 @@ class Validation:
         progress: ProgressReport,
         keeper: KeepCheckpoints,
     ) -> Self:
-        config = context.config
-        clips = scored_clips(config, context.task.sets[VALIDATION], recognizer, VALIDATION)
-        metrics = RecipeMetrics(config.scoring.metrics)
-        scorer = Scorer(clips, recognizer, context.session, cache_bytes=cache_bytes(config), metrics=metrics)
-        options = validation_options(config, recognizer.limits)
-        return cls(context, recognizer, scorer, options, gate, progress, keeper)
+        return cls(context, recognizer, *validation_scorer(context, recognizer), gate, progress, keeper)
 
     def score(self, step: int, cut_short: CutShort = never) -> dict[str, float]:
         """Returns the metrics after a step; raises as `Scorer.score`. All ranks call this together."""

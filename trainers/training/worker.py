@@ -209,9 +209,10 @@ def finish(context: WorkerContext, weights: ResumePoint | None = None) -> None:
         )
     best, local = found[0], merge_once_a_node(found[1], context.session)
     weights, is_there = _initial_weights(context, weights)
+    conditions = conditions_of_scores(context)
     if is_there:
         # A resumed run may have another test set, or decode otherwise.
-        score_base(context, weights)
+        score_base(context, weights, conditions)
     chosen = _choose_weights(context, local, weights, is_there=is_there)
     if chosen is not None:
         best, local = replace(best, metrics={**chosen.metrics}), chosen.folder
@@ -220,7 +221,6 @@ def finish(context: WorkerContext, weights: ResumePoint | None = None) -> None:
     test = _score(context, outputs, local)
     distances = _distances(context, local, weights) if is_there else None
     context.session.show_from_main(Stage("export", "writing the model and its scores"))
-    conditions = conditions_of_scores(context)
     context.session.broadcast(
         lambda: _deliver(context, outputs, best, local, test, conditions, chosen, distances), "exporting the model"
     )

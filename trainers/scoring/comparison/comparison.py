@@ -12,7 +12,7 @@ from trainers.metrics.known_metrics import CER, WER
 from trainers.metrics.metric import EditCounts, Metric
 from trainers.scoring.comparison import bootstrap
 from trainers.scoring.comparison.bootstrap import Interval
-from trainers.scoring.comparison.matched_pairs import LEAST_P, MatchedPairs, matched_pairs
+from trainers.scoring.comparison.matched_pairs import MatchedPairs, matched_pairs, p_value
 from trainers.scoring.comparison.systems import System, common_normalizer, common_references, language_of
 from trainers.scoring.error_rate import count_edits
 from trainers.scoring.normalizers import Normalizer
@@ -61,7 +61,7 @@ class Paired:
         how = f"matched pairs, {counted(test.segments, 'segment')} of {units}"
         if test.p is None or test.z is None:
             return f"{self.name} and {first}: no test; each segment has the same difference ({how})"
-        p = f"p < {LEAST_P}" if test.p < LEAST_P else f"p = {test.p:.3f}"
+        p = p_value(test.p)
         if test.p >= SIGNIFICANT:
             return f"{self.name} and {first} do not differ significantly: {p}, z = {test.z:.2f} ({how})"
         fewer = "fewer" if test.z > 0 else "more"

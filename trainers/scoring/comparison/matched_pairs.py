@@ -47,6 +47,11 @@ class MatchedPairs:
         return "-" if self.p is None else f"<{LEAST_P}" if self.p < LEAST_P else f"{self.p:.3f}"
 
 
+def p_value(p: float) -> str:
+    """Returns `p = 0.031`, or `p < 0.001`."""
+    return f"p < {LEAST_P}" if p < LEAST_P else f"p = {p:.3f}"
+
+
 def matched_pairs(utterances: Iterable[tuple[Sequence[str], Sequence[str], Sequence[str]]]) -> MatchedPairs:
     """Tests two systems by the units of each utterance: of its reference, its first and its second hypothesis."""
     differences = [

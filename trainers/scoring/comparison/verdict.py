@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from trainers.scoring.comparison.bootstrap import Interval
 from trainers.scoring.comparison.comparison import SIGNIFICANT, Comparison
-from trainers.scoring.comparison.matched_pairs import LEAST_P
+from trainers.scoring.comparison.matched_pairs import p_value
 
 
 class Judgment(StrEnum):
@@ -62,5 +62,4 @@ class Verdict:
     def __str__(self) -> str:
         """Returns `better: WER -5.60 points (95%: -8.10 to -3.20), p < 0.001`."""
         bounds = f" (95%: {self.interval.low:+.2f} to {self.interval.high:+.2f})" if self.interval is not None else ""
-        p = f"p < {LEAST_P}" if self.p < LEAST_P else f"p = {self.p:.3f}"
-        return f"{self.judgment}: {self.metric.upper()} {self.difference:+.2f} points{bounds}, {p}"
+        return f"{self.judgment}: {self.metric.upper()} {self.difference:+.2f} points{bounds}, {p_value(self.p)}"

@@ -38,15 +38,18 @@ _DATA_FIELDS = {"min_duration_s", "max_duration_s", "too_long_eval", "use_langua
 _PACKAGES = ("torch", "transformers")
 
 
-def score_base(context: WorkerContext, weights: ResumePoint | None) -> None:
+def score_base(
+    context: WorkerContext, weights: ResumePoint | None, conditions: Mapping[str, str] | None = None
+) -> None:
     """Scores the initial weights on every set but the training set, and adds the scores to the journal.
 
-    Does nothing if the run has these scores, if the config turns them off, or if weights are new, so that there is
-    nothing to compare with. Every rank calls this.
+    `conditions` are those of `conditions_of_scores`, if they are known, since they hash files. Does nothing if the run
+    has these scores, if the config turns them off, or if weights are new, so that there is nothing to compare with.
+    Every rank calls this.
     """
     if not (context.config.evaluate.base and context.task.has_base):
         return
-    base, wanted = _Base(context, weights), conditions_of_scores(context)
+    base, wanted = _Base(context, weights), conditions or conditions_of_scores(context)
     known = context.session.broadcast(lambda: context.writer.check().base, "looking for the scores of the base")
     if known is not None and known.conditions == wanted and known.weights == base.identity:
         return
@@ -76,9 +79,9 @@ def conditions_of_scores(context: WorkerContext) -> dict[str, str]:
 def weights_identity(context: WorkerContext, weights: ResumePoint | None) -> str:
     """Returns a hash of what identifies initial weights, and the files that describe their model."""
     if weights is not None:
-        return _hash({name: entry["sha256"] for name, entry in weights.checkpoint.files.items()})
+        return hash_of_content({name: entry["sha256"] for name, entry in weights.checkpoint.files.items()})
     pins = context.task.sources.values()
-    return _hash({pin.field: [pin.address, pin.revision, pin.sha256] for pin in pins})
+    return hash_of_content({pin.field: [pin.address, pin.revision, pin.sha256] for pin in pins})
 
 
 @dataclass
@@ -95,7 +98,7 @@ class _Base:
     def score(self, name: str, conditions: str) -> RunFolder:
         """Returns the folder with the scores of a set, computed if missing. Every rank calls this."""
         context, config, session = self.context, self.context.config, self.context.session
-        key = _hash([name, self.identity, conditions])
+        key = hash_of_content([name, self.identity, conditions])
         folder = RunFolder(open_storage(f"{storage_path_of(config)}/{BASE_SCORES}/{key}", config.run.storage_options))
         # The totals are written last.
         done = f"{EVALUATION}/{name}.json"
@@ -126,7 +129,8 @@ class _Base:
         return search, outputs.read_json(f"{EVALUATION}/{DECODING}") if context.session.is_main_process else None
 
 
-def _hash(content: Any) -> str:
+def hash_of_content(content: Any) -> str:
+    """Returns a short hash of a JSON document, in which the order of names does not count."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -154,7 +158,7 @@ def _conditions(context: WorkerContext) -> dict[str, str]:
     }
     guards = SOUNDS if config.evaluate.guard is not None else {}
     names = (*(name for name in sets if name != "train"), *guards)
-    return {name: _hash([common, sets[name].key if name in sets else None]) for name in names}
+    return {name: hash_of_content([common, sets[name].key if name in sets else None]) for name in names}
 
 
 def _own_folder(context: WorkerContext) -> str:

@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainers.config.parts.conditions import ERROR_RATES, SOUND_SETS, VALIDATION, Condition, gated_rates
-from trainers.data.sounds import SOUNDS
 from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import REFUSED
 from trainers.run_folder.journal import Base
-from trainers.scoring.invented_words import count_invented_words
 from trainers.scoring.ranking import greedy_score
 from trainers.scoring.scorer import CutShort, Scorer, SplitScore, never
 from trainers.training.callbacks import metrics_of, validation_metrics
 from trainers.training.planning import cache_bytes, for_other_sets, scored_clips, scoring_options
+from trainers.training.scoring_worker import count_in_sounds
 from trainers.training.worker_context import WorkerContext
 
 FULL_CONTEXT = "eval_full_context_"
@@ -76,17 +75,8 @@ class Gate:
         return rates
 
     def _count(self, name: str, recognizer: Recognizer, cut_short: CutShort) -> Mapping[str, Any]:
-        config = for_other_sets(self.context.config)
-        totals, _ = count_invented_words(
-            SOUNDS[name](),
-            recognizer,
-            self.context.session,
-            scoring_options(config, recognizer.limits),
-            language=config.model.language,
-            what=f"score {name}",
-            cut_short=cut_short,
-        )
-        return totals
+        session = self.context.session
+        return count_in_sounds(name, self.context.config, session, recognizer, cut_short=cut_short)[0]
 
     def _score(self, name: str, recognizer: Recognizer, cut_short: CutShort) -> Mapping[str, Any]:
         config, limits = for_other_sets(self.context.config), recognizer.limits

@@ -23,13 +23,12 @@ from trainers.models.recognizer import Recognizer
 from trainers.models.weights import Weights, weighted_mean
 from trainers.run_folder.checkpoints import REFUSED
 from trainers.run_folder.resume import fetch_ranked
-from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.report.model_card import BEST_CHECKPOINT
-from trainers.scoring.scorer import Scorer, SplitScore
+from trainers.scoring.scorer import SplitScore
 from trainers.training.base.gate import Gate
 from trainers.training.base.initial_model import open_initial
 from trainers.training.callbacks import VALIDATION, validation_metrics, write_validation
-from trainers.training.planning import cache_bytes, scored_clips, validation_options
+from trainers.training.validation_scores import validation_scorer
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 # Files of weights in a model's folder, which are written anew.
@@ -98,10 +97,7 @@ def choose_weights(
     tuned = {BEST_CHECKPOINT: _stored(context, "best", recognizer.model.state_dict)} | dict(_averages(context))
     base = _stored(context, "base", open_initial(context, weights).model.state_dict) if shares else None
     recognizer.model.to(context.device)
-    clips = scored_clips(config, context.task.sets[VALIDATION], recognizer, VALIDATION)
-    metrics = RecipeMetrics(config.scoring.metrics)
-    scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
-    options = validation_options(config, recognizer.limits)
+    scorer, options = validation_scorer(context, recognizer)
     scores: dict[Candidate, SplitScore] = {}
     for candidate in [Candidate(of, share) for of in tuned for share in sorted({*shares, 1.0})]:
         set_weights(recognizer, base, tuned[candidate.of], candidate.share)

@@ -8,7 +8,6 @@ base_scores/<hash>/segments.jsonl       a line for each clip: id and segments, e
                                         null if the weights write another text, or one that does not end
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +31,7 @@ from trainers.scoring.batches import BatchRecognizer, batches_of
 from trainers.scoring.ranking import ranking_rate
 from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
-from trainers.training.base.base_scores import weights_identity
+from trainers.training.base.base_scores import hash_of_content, weights_identity
 from trainers.training.base.initial_model import open_initial
 from trainers.training.base.placed_segments import place
 from trainers.training.planning import bounds_of, cache_bytes, label_sizes
@@ -60,7 +59,8 @@ def find_segments(context: WorkerContext, weights: ResumePoint | None) -> None:
         return
     session.show_from_main(Stage("timestamps", what))
     key = _key(context, weights)
-    folder = RunFolder(open_storage(f"{storage_path_of(context.config)}/{BASE_SCORES}/{key}", _options(context)))
+    url = f"{storage_path_of(context.config)}/{BASE_SCORES}/{key}"
+    folder = RunFolder(open_storage(url, context.config.run.storage_options))
     if not session.broadcast(lambda: folder.storage.exists(FILE), what):
         recognizer = open_initial(context, weights)
         recognizer.model.to(context.device).eval()
@@ -140,11 +140,7 @@ def _key(context: WorkerContext, weights: ResumePoint | None) -> str:
         "model": config.model.model_dump(mode="json", exclude={*FIELDS, "init", "family"}),
         "autocast": str(autocast_dtype(config)),
     }
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _options(context: WorkerContext) -> Any:
-    return context.config.run.storage_options
+    return hash_of_content(known)
 
 
 def _enter(context: WorkerContext, folder: RunFolder) -> None:
