@@ -158,7 +158,10 @@ LIGHT = (
 )
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 FOLDERS = sorted(
-    path for package in PACKAGES for path in [ROOT / package, *(ROOT / package).rglob("*")] if path.is_dir()
+    path
+    for package in PACKAGES
+    for path in [ROOT / package, *(ROOT / package).rglob("*")]
+    if path.is_dir() and path.name != "__pycache__"
 )
 MAX_ENTRIES, MAX_LINES, MAX_FUNCTION_LINES = 16, 500, 60
 # Names that the layout gives to more than one file.
