@@ -86,13 +86,14 @@ def measure(name: str, fold: int, folder: Path, model: str) -> dict[str, Any]:
     experiment, run = EXPERIMENTS[name], f"{model}-{name}-{fold}"
     kept = folder / "runs" / run / "result.json"
     if not kept.exists():
+        manifests = experiment.corpus.write(folder / "manifests", fold)
         wanted = config(
             {
                 **RECIPE,
                 "run.name": run,
                 "run.storage_path": str(folder / "runs"),
                 "run.seed": fold,
-                "data": experiment.corpus.write(folder / "manifests", fold),
+                **{f"data.{split}": path for split, path in manifests.items()},
                 "model": {"name_or_path": str(real_weights() / model), "language": "English"},
                 "evaluate.also": {"other": experiment.other.write(folder / "manifests", fold)["test"]},
                 **experiment.changes,
