@@ -15,6 +15,7 @@ from typing import Any
 from tests.real.corpora import DIGITS, LIBRISPEECH, Corpus
 from tests.settings import real_weights
 from tests.trainers.synthetic import config
+from trainers.config.schema import TrainConfig
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 
@@ -81,25 +82,32 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 }
 
 
+def tuning(
+    folder: Path, weights: Path, run: str, corpus: Corpus, fold: int = 0, changes: Mapping[str, Any] | None = None
+) -> TrainConfig:
+    """Returns `RECIPE` with changes, for a fold, with the manifests and runs in `folder`."""
+    manifests = corpus.write(folder / "manifests", fold)
+    return config(
+        {
+            **RECIPE,
+            "run.name": run,
+            "run.storage_path": str(folder / "runs"),
+            "run.seed": fold,
+            **{f"data.{split}": path for split, path in manifests.items()},
+            "model": {"name_or_path": str(weights), "language": "English"},
+            **(changes or {}),
+        }
+    )
+
+
 def measure(name: str, fold: int, folder: Path, model: str) -> dict[str, Any]:
     """Trains an experiment on a fold, unless `folder` has the run; returns the content of its result.json."""
     experiment, run = EXPERIMENTS[name], f"{model}-{name}-{fold}"
     kept = folder / "runs" / run / "result.json"
     if not kept.exists():
-        manifests = experiment.corpus.write(folder / "manifests", fold)
-        wanted = config(
-            {
-                **RECIPE,
-                "run.name": run,
-                "run.storage_path": str(folder / "runs"),
-                "run.seed": fold,
-                **{f"data.{split}": path for split, path in manifests.items()},
-                "model": {"name_or_path": str(real_weights() / model), "language": "English"},
-                "evaluate.also": {"other": experiment.other.write(folder / "manifests", fold)["test"]},
-                **experiment.changes,
-            }
-        )
-        fit(wanted, LocalEngine())
+        other = {"other": experiment.other.write(folder / "manifests", fold)["test"]}
+        changes = {"evaluate.also": other, **experiment.changes}
+        fit(tuning(folder, real_weights() / model, run, experiment.corpus, fold, changes), LocalEngine())
     result: dict[str, Any] = json.loads(kept.read_text())
     return result
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from jobs.cli.app import main
-from tests.real.corpora import DIGITS, LIBRISPEECH, Corpus
-from tests.real.measure import EXPERIMENTS, RECIPE, at_own_context, counts_of
-from tests.trainers.synthetic import config
+from tests.real.corpora import DIGITS, LIBRISPEECH
+from tests.real.measure import EXPERIMENTS, at_own_context, counts_of, tuning
 from trainers.config.parts.run_part import BASE_SCORES
 from trainers.config.schema import TrainConfig
 from trainers.errors import RefusedError
@@ -22,20 +21,6 @@ from trainers.pipeline.fit import fit
 
 pytestmark = pytest.mark.long
 Weights = Callable[[str], Path]
-
-
-def tuning(folder: Path, weights: Path, corpus: Corpus, name: str, **changes: Any) -> TrainConfig:
-    """The recipe of the measurements, on a fold."""
-    return config(
-        {
-            **RECIPE,
-            "run.name": name,
-            "run.storage_path": str(folder / "runs"),
-            "data": corpus.write(folder / "manifests", 0),
-            "model": {"name_or_path": str(weights), "language": "English"},
-            **changes,
-        }
-    )
 
 
 def result_of(wanted: TrainConfig) -> dict[str, Any]:
@@ -50,7 +35,7 @@ def test_a_training_that_helps_is_better_and_its_cost_elsewhere_is_told(
 ) -> None:
     also = {"librispeech": LIBRISPEECH.write(tmp_path / "manifests", 0)["test"]}
     changes = {**EXPERIMENTS["digits-short-guard-3.75e-05"].changes, "evaluate.also": also}
-    wanted = tuning(tmp_path, real_weights("tiny.en"), DIGITS, "digits", **changes)
+    wanted = tuning(tmp_path, real_weights("tiny.en"), "digits", DIGITS, changes=changes)
     line = fit(wanted, LocalEngine()).headline
     result = result_of(wanted)
     verdict = result["verdicts"]["test"]
@@ -69,7 +54,7 @@ def test_a_learning_rate_of_a_thousandth_is_refused(tmp_path: Path, real_weights
         "training.save_steps": 4,
         "checkpoint.refuse_if": {"validation.wer": "> base"},
     }
-    wanted = tuning(tmp_path, real_weights("tiny.en"), LIBRISPEECH, "too-fast", **changes)
+    wanted = tuning(tmp_path, real_weights("tiny.en"), "too-fast", LIBRISPEECH, changes=changes)
     with pytest.raises(RefusedError, match=r"checkpoint\.refuse_if refuses every checkpoint"):
         fit(wanted, LocalEngine())
     assert [*Path(tmp_path / "runs/too-fast/checkpoints").glob("checkpoint-*")], "the last one is kept"
@@ -82,7 +67,7 @@ def test_weights_between_keep_most_of_the_gain_at_little_cost(
     also = {"librispeech": LIBRISPEECH.write(tmp_path / "manifests", 0)["test"]}
     changes = {**EXPERIMENTS["digits-short-between-3.75e-05"].changes, "evaluate.also": also}
     changes["checkpoint.refuse_if"] = {"librispeech.wer": "> base + 0.5"}
-    wanted = tuning(tmp_path, real_weights("tiny.en"), DIGITS, "between", **changes)
+    wanted = tuning(tmp_path, real_weights("tiny.en"), "between", DIGITS, changes=changes)
     fit(wanted, LocalEngine())
     result = result_of(wanted)
     before, after = (counts_of(at_own_context(each)) for each in (result["base"]["test"], result["test"]))
