@@ -28,6 +28,7 @@ class MatchedPairs:
 
     Attributes:
         segments: Number of segments in which at least one system has an error.
+        differing: Number of these in which the systems do not have equally many.
         mean: Mean difference of the errors, first system minus second; `deviation` is the standard deviation (n - 1).
         z: The statistic; None if all segments have the same difference other than 0, so that the deviation is 0.
         p: Probability, under the null hypothesis, of a statistic at least as far from 0; two-sided. None without z.
@@ -35,6 +36,7 @@ class MatchedPairs:
     """
 
     segments: int
+    differing: int
     mean: float
     deviation: float
     z: float | None
@@ -60,15 +62,15 @@ def matched_pairs(utterances: Iterable[tuple[Sequence[str], Sequence[str], Seque
         if one != reference or other != reference
         for first, second in segments_of(align(reference, one), align(reference, other))
     ]
-    count = len(differences)
+    count, differing = len(differences), sum(difference != 0 for difference in differences)
     mean = math.fsum(differences) / count if count else 0.0
     squares, exact_p = math.fsum((difference - mean) ** 2 for difference in differences), exchange_p(differences)
     if squares == 0:
         same = mean == 0
-        return MatchedPairs(count, mean, 0.0, 0.0 if same else None, 1.0 if same else None, exact_p)
+        return MatchedPairs(count, differing, mean, 0.0, 0.0 if same else None, 1.0 if same else None, exact_p)
     deviation = math.sqrt(squares / (count - 1))
     z = mean / (deviation / math.sqrt(count))
-    return MatchedPairs(count, mean, deviation, z, math.erfc(abs(z) / math.sqrt(2)), exact_p)
+    return MatchedPairs(count, differing, mean, deviation, z, math.erfc(abs(z) / math.sqrt(2)), exact_p)
 
 
 def exchange_p(differences: Iterable[int]) -> float:

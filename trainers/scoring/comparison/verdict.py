@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+from trainers.config.wording import counted
 from trainers.scoring.comparison.bootstrap import Interval
 from trainers.scoring.comparison.comparison import SIGNIFICANT, Comparison
 from trainers.scoring.comparison.matched_pairs import p_value
@@ -29,6 +30,7 @@ class Verdict:
         difference: `tuned` minus `base`, in percentage points.
         interval: 95% bootstrap interval of the difference over utterances; None if the references are empty.
         p: Two-sided p-value of the matched-pairs test, exact also for few segments (`matched_pairs.exchange_p`).
+        segments: Number of segments in which the models do not make equally many errors.
     """
 
     judgment: Judgment
@@ -38,6 +40,7 @@ class Verdict:
     difference: float
     interval: Interval | None
     p: float
+    segments: int
 
     @classmethod
     def of(cls, comparison: Comparison) -> Self | None:
@@ -48,7 +51,8 @@ class Verdict:
         judgment, p = Judgment.NOT_TOLD_APART, pair.test.exact_p
         if p < SIGNIFICANT:
             judgment = Judgment.BETTER if pair.test.mean > 0 else Judgment.WORSE
-        return cls(judgment, comparison.metric, base.rate, tuned.rate, pair.difference, pair.interval, p)
+        rates, differing = (base.rate, tuned.rate, pair.difference), pair.test.differing
+        return cls(judgment, comparison.metric, *rates, pair.interval, p, differing)
 
     @classmethod
     def of_json_dict(cls, content: Mapping[str, Any]) -> Self:
@@ -62,4 +66,10 @@ class Verdict:
     def __str__(self) -> str:
         """Returns `better: WER -5.60 points (95%: -8.10 to -3.20), p < 0.001`."""
         bounds = f" (95%: {self.interval.low:+.2f} to {self.interval.high:+.2f})" if self.interval is not None else ""
-        return f"{self.judgment}: {self.metric.upper()} {self.difference:+.2f} points{bounds}, {p_value(self.p)}"
+        few = f" (they differ in {counted(self.segments, 'segment')}, too few to tell)" if self.has_too_few else ""
+        return f"{self.judgment}: {self.metric.upper()} {self.difference:+.2f} points{bounds}, {p_value(self.p)}{few}"
+
+    @property
+    def has_too_few(self) -> bool:
+        """True if models that differ in as few segments are never told apart, even if all favor the same model."""
+        return self.segments > 0 and 2 * 0.5**self.segments >= SIGNIFICANT

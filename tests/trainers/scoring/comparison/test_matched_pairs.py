@@ -119,7 +119,7 @@ def test_the_statistic_is_the_mean_by_its_standard_error() -> None:
 def test_without_deviation_there_is_no_statistic() -> None:
     same = ["a"], ["a"], ["a"]
     both = ["a"], ["x"], ["y"]
-    assert matched_pairs([same, both]) == MatchedPairs(1, 0.0, 0.0, 0.0, 1.0, 1.0)
+    assert matched_pairs([same, both]) == MatchedPairs(1, 0, 0.0, 0.0, 0.0, 1.0, 1.0)
     better = matched_pairs([(["a"], ["x"], ["a"])] * 3)
     assert (better.mean, better.deviation, better.z, better.p) == (1.0, 0.0, None, None)
     assert better.exact_p == pytest.approx(2 / 2**3)

@@ -35,6 +35,13 @@ def test_it_is_worse_although_each_utterance_suffers_by_the_same() -> None:
 def test_few_utterances_tell_no_models_apart() -> None:
     found = verdict(2, 0, words=2)
     assert found.judgment is Judgment.NOT_TOLD_APART and found.p == pytest.approx(0.5)
+    assert str(found).endswith("p = 0.500 (they differ in 2 segments, too few to tell)")
+
+
+def test_six_utterances_can_tell_models_apart() -> None:
+    assert verdict(5, 0, words=5).has_too_few
+    six = verdict(6, 0, words=6)
+    assert six.judgment is Judgment.BETTER and not six.has_too_few
 
 
 def test_equal_models_are_not_told_apart() -> None:
