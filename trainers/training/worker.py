@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from trainers.config.loader import same_command
-from trainers.config.parts.conditions import NEW_SPEAKERS
+from trainers.config.parts.conditions import NEW_SPEAKERS, VALIDATION
 from trainers.config.wording import counted
 from trainers.data.sounds import SOUNDS
 from trainers.distributed.console.events import Stage
@@ -34,6 +34,7 @@ from trainers.scoring.comparison.comparison import compare_named
 from trainers.scoring.comparison.systems import System
 from trainers.scoring.comparison.verdict import Verdict
 from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.report.base_section import base_section
 from trainers.scoring.report.live_page import LivePage
 from trainers.scoring.report.model_card import BEST_CHECKPOINT, Measured, beyond, model_card
 from trainers.storage.json_files import to_json
@@ -43,7 +44,6 @@ from trainers.training.base.gate import Gate
 from trainers.training.base.initial_model import load_model, open_initial
 from trainers.training.base.interpolation import ChosenWeights, choose_weights
 from trainers.training.base.timed_labels import find_segments, read_segments
-from trainers.training.callbacks import VALIDATION
 from trainers.training.loop import Loop, build, train
 from trainers.training.planning import plan_training
 from trainers.training.scoring_worker import LOADING, open_search, score_sounds, score_split, score_task
@@ -324,12 +324,14 @@ def _deliver(
     exported = str(chosen.candidate) if chosen else BEST_CHECKPOINT
     origins = [origin_of(pin, options) for pin in context.task.sources.values() if pin.has_weights]
     family = family_of_folder(local)
-    export_model(outputs, local, model_card(context.config, family, best, measured, origins, exported, verdicts))
-    result = _result(context.task, best, test, base, verdicts)
-    result["weights"] = chosen.to_json_dict() if chosen is not None else None
-    result["layer_distances"] = distances
     guards = {name: outputs.read_json(f"{layout.EVALUATION}/{name}.json") for name in (*_others(context), *SOUNDS)}
-    result["guards"] = {name: totals for name, totals in guards.items() if totals is not None}
+    result = _result(context.task, best, test, base, verdicts) | {
+        "weights": chosen.to_json_dict() if chosen is not None else None,
+        "layer_distances": distances,
+        "guards": {name: totals for name, totals in guards.items() if totals is not None},
+    }
+    compared = base_section(result, context.config.model.language)
+    export_model(outputs, local, model_card(context.config, family, best, measured, origins, exported, compared))
     _enter_result(context.writer, outputs, result)
     publish(context.folder, context.writer.journal)
     if test is not None:

@@ -1,10 +1,11 @@
-"""The section of a report that compares a model with the weights that its run began with. Pure."""
+"""The section of a report that compares a model with the weights that its run began with, and with others. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainers.config.parts.conditions import SOUND_SETS, VALIDATION
+from trainers.run_folder.checkpoints import REFUSED
 from trainers.scoring.comparison.verdict import Verdict
 from trainers.scoring.ranking import ranking_rate
 
@@ -26,22 +27,54 @@ class Change:
 
 
 @dataclass(frozen=True)
-class BaseSection:
-    """The comparison of a model with its base.
+class CandidateRow:
+    """Weights that a run has scored on its validation set to choose those of its model.
 
     Attributes:
+        rates: Rates by name: the one that ranks, then those of the sets of checkpoint.refuse_if.
+        note: `chosen`, `refused`, or "".
+    """
+
+    name: str
+    rates: Mapping[str, str]
+    note: str
+
+
+@dataclass(frozen=True)
+class BaseSection:
+    """The comparison of a model with its base, and the weights from which it was chosen.
+
+    Attributes:
+        candidates: Empty if the run has exported its best checkpoint without a choice.
         distances: Distance of each layer's weights from the base's, see `layer_distances`.
     """
 
     changes: Sequence[Change]
+    candidates: Sequence[CandidateRow]
     distances: Mapping[str, float]
 
 
 def base_section(result: Mapping[str, Any], language: str | None) -> BaseSection | None:
-    """Returns the section of a run's result, the content of result.json; None if its base was not scored."""
-    if not result.get("base"):
-        return None
-    return BaseSection([*_changes(result, language)], result.get("layer_distances") or {})
+    """Returns the section of a run's result, the content of result.json.
+
+    Returns None if its base was not scored, and its weights were not chosen from several.
+    """
+    changes = [*_changes(result, language)] if result.get("base") else []
+    candidates = [*_candidates(result["weights"])] if result.get("weights") else []
+    return BaseSection(changes, candidates, result.get("layer_distances") or {}) if changes or candidates else None
+
+
+def _candidates(weights: Mapping[str, Any]) -> Iterator[CandidateRow]:
+    of_sets = ("_wer", "_words_per_minute")
+    for each in weights["candidates"]:
+        further = [
+            name for name in each if name.endswith(of_sets) and "full_context" not in name and name != "eval_wer"
+        ]
+        rates = {
+            name.removeprefix("eval_").replace("_", " "): f"{each[name]:.2f}" for name in (weights["ranks"], *further)
+        }
+        note = "refused" if each.get(REFUSED) else "chosen" if each["name"] == weights["name"] else ""
+        yield CandidateRow(each["name"], rates, note)
 
 
 def _changes(result: Mapping[str, Any], language: str | None) -> Iterator[Change]:

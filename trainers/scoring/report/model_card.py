@@ -12,6 +12,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from trainers.config.parts.conditions import VALIDATION
 from trainers.config.parts.data_part import HubDatasetPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
@@ -26,15 +27,15 @@ from trainers.models.language_names import code_or_name
 from trainers.models.sources.origins import Origin
 from trainers.run_folder.hub_push import PLACE
 from trainers.run_folder.journal import Checkpoint
-from trainers.run_folder.layout import BASE, EVALUATION, RunFolder
+from trainers.run_folder.layout import EVALUATION, RunFolder
 from trainers.scoring.comparison.systems import rows_of
-from trainers.scoring.comparison.verdict import Verdict
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.ranking import greedy_score
+from trainers.scoring.report.base_section import BaseSection
 from trainers.scoring.report.score_section import rate_of
 
 TASK = "automatic-speech-recognition"
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
+TEST = "test"
 BEST_CHECKPOINT = "the best checkpoint"
 # The Hub refuses a card whose language is not an ISO 639 code, or whose base model or data set has no Hub id.
 _CODE, _HUB_ID = re.compile(r"[a-z]{2,3}"), re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -61,14 +62,12 @@ class Measured:
         totals: Scores of validation and test set, as in evaluation/<split>.json.
         rows: The utterances of each set, as in evaluation/<split>.jsonl.
         left_out: Number of clips of each split that were prepared, but neither trained on nor scored.
-        base: Scores of the weights that the run began with, by split, if they were scored.
     """
 
     totals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     sets: Mapping[str, PreparedSet] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
-    base: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -81,9 +80,7 @@ class Measured:
         # These counts include rows that could not be prepared.
         counts = Counter(str(row["split"]) for row in quarantine)
         left_out = {split: max(0, counts[split] - item.summary.quarantined) for split, item in sets.items()}
-        known = {split: outputs.read_json(f"{BASE}/{EVALUATION}/{split}.json") for split in (VALIDATION, TEST)}
-        base = {split: content for split, content in known.items() if content is not None}
-        return cls(totals, rows, sets, left_out, base)
+        return cls(totals, rows, sets, left_out)
 
     @property
     def test(self) -> Mapping[str, Any] | None:
@@ -98,22 +95,21 @@ def model_card(
     measured: Measured,
     origins: Sequence[Origin] = (),
     exported: str = BEST_CHECKPOINT,
-    verdicts: Mapping[str, Verdict] | None = None,
+    compared: BaseSection | None = None,
 ) -> str:
     """Renders the model card of a checkpoint.
 
-    `origins` describe the initial weights, and `exported` the model's; `verdicts` compare both, by name of the set.
+    `origins` describe the initial weights, and `exported` the model's; `compared` has the scores of both.
     """
     origin = " and ".join(each.name for each in origins) or "new weights"
     trained = f", adapt.method {config.adapt.method}" if config.adapt.method != "full" else ""
-    judged = [f"Compared with the initial weights on {name}: {each}." for name, each in (verdicts or {}).items()]
-    notes = "\n\n".join([*_notes(config, measured), *judged])
+    notes = "\n\n".join(_notes(config, measured))
     return (
         f"---\n{_metadata(config, family, measured, origins).to_yaml()}\n---\n\n# {config.run.name}\n\n"
         f"Trained from {origin} with Rayscribe{trained}, {counted(checkpoint.step, 'step')}; {exported}, chosen by "
         f"{config.checkpoint.score_attribute} on the validation set.\n\n"
         f"## Scores\n\n{_scores(config, checkpoint, measured)}\n\n"
-        f"{notes}\n\n{_data(measured)}{_USE}\n"
+        f"{notes}\n\n{_compared(compared) if compared is not None else ''}{_data(measured)}{_USE}\n"
         f"## Training config\n\n```json\n{json.dumps(config.training.model_dump(mode='json'), indent=1)}\n```\n"
     )
 
@@ -179,8 +175,7 @@ def _eval_results(config: TrainConfig, measured: Measured) -> Iterator[EvalResul
 
 
 def _scores(config: TrainConfig, checkpoint: Checkpoint, measured: Measured) -> str:
-    rows = [_base_row(config.model, split, score) for split, score in measured.base.items()]
-    rows += [f"| validation | {_rates(checkpoint.metrics, measured.rows.get(VALIDATION), 'eval_')} |"]
+    rows = [f"| validation | {_rates(checkpoint.metrics, measured.rows.get(VALIDATION), 'eval_')} |"]
     if "eval_full_context_wer" in checkpoint.metrics:
         rows.append(f"| validation, at the full context | {_rates(checkpoint.metrics, prefix='eval_full_context_')} |")
     if (test := measured.test) is not None:
@@ -200,11 +195,19 @@ def _scores(config: TrainConfig, checkpoint: Checkpoint, measured: Measured) -> 
     return _table(["split", *(f"{name.upper()} %" for name in known_metrics())], rows)
 
 
-def _base_row(model: ModelPart, split: str, score: Mapping[str, Any]) -> str:
-    """Returns the scores before the training, at the model's own context if the run trains at a shorter one."""
-    full = beyond(model, score)
-    context = f", at the full context ({full['context_s']:g} s)" if full is not None else ""
-    return f"| {split}, before the training{context} | {_rates(full or score)} |"
+def _compared(section: BaseSection) -> str:
+    """Returns the sections on the initial weights, and on the weights from which the model was chosen."""
+    text = ""
+    if section.changes:
+        rows = [
+            f"| {' | '.join((each.set, each.rate, each.base, each.tuned, each.verdict))} |" for each in section.changes
+        ]
+        text += f"## Before and after the training\n\n{_table(['set', 'rate', 'before', 'after', 'verdict'], rows)}\n\n"
+    if section.candidates:
+        names = [*section.candidates[0].rates]
+        rows = [f"| {' | '.join((each.name, *each.rates.values(), each.note))} |" for each in section.candidates]
+        text += f"## Choice of weights\n\n{_table(['weights', *names, ''], rows)}\n\n"
+    return text
 
 
 def _notes(config: TrainConfig, measured: Measured) -> Iterator[str]:

@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from trainers.config.parts.conditions import VALIDATION
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.errors import RefusedError
@@ -27,7 +28,7 @@ from trainers.scoring.report.model_card import BEST_CHECKPOINT
 from trainers.scoring.scorer import SplitScore
 from trainers.training.base.gate import Gate
 from trainers.training.base.initial_model import open_initial
-from trainers.training.callbacks import VALIDATION, validation_metrics, write_validation
+from trainers.training.callbacks import validation_metrics, write_validation
 from trainers.training.validation_scores import validation_scorer
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
@@ -58,20 +59,22 @@ class ChosenWeights:
     Attributes:
         folder: Folder on this node with the files of a checkpoint's model.
         metrics: Metrics on the validation set.
+        ranks: The metric that ranks candidates.
         scores: Metrics of each candidate.
     """
 
     folder: Path
     candidate: Candidate
+    ranks: str
     metrics: Mapping[str, float]
     scores: Mapping[Candidate, Mapping[str, float]]
 
     def to_json_dict(self) -> dict[str, Any]:
         def described(candidate: Candidate) -> dict[str, Any]:
-            return {"of": candidate.of, "share": candidate.share}
+            return {"of": candidate.of, "share": candidate.share, "name": str(candidate)}
 
         candidates = [described(each) | {**metrics} for each, metrics in self.scores.items()]
-        return {**described(self.candidate), "name": str(self.candidate), "candidates": candidates}
+        return {**described(self.candidate), "ranks": self.ranks, "candidates": candidates}
 
 
 def choose_weights(
@@ -120,7 +123,7 @@ def choose_weights(
             _write(recognizer, best, folder, chosen)
             write_validation(folder, scores[chosen])
     session.show_from_main(f"weights: {chosen}, the best of {counted(len(found), 'candidate')}")
-    return ChosenWeights(folder, chosen, found[chosen], found)
+    return ChosenWeights(folder, chosen, ranks, found[chosen], found)
 
 
 def _stored(context: WorkerContext, name: str, weights: Callable[[], Weights]) -> Path:

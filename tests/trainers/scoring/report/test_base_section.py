@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainers.scoring.report.base_section import Change, base_section
+from trainers.scoring.report.base_section import CandidateRow, Change, base_section
 
 VERDICT = {
     "judgment": "better",
@@ -14,6 +14,7 @@ VERDICT = {
     "difference": -5.6,
     "interval": None,
     "p": 0.01,
+    "segments": 40,
 }
 
 
@@ -52,6 +53,22 @@ def test_languages_without_spaces_have_their_rate() -> None:
     section = base_section({"base": {"validation": {"cer": 12.0}}, "validation": {"eval_cer": 10.0}}, "th")
     assert section is not None
     assert section.changes == [Change("validation", "CER", "12.00%", "10.00%", "")]
+
+
+def test_candidates_have_the_rates_that_decide() -> None:
+    one = {"of": "the best checkpoint", "eval_wer": 9.0, "eval_cer": 3.0, "eval_full_context_wer": 8.0}
+    candidates = [
+        {**one, "share": 0.5, "name": "half", "eval_librispeech_wer": 11.0, "eval_librispeech_cer": 4.0},
+        {**one, "share": 1.0, "name": "all", "eval_librispeech_wer": 14.0, "eval_refused": 1.0},
+    ]
+    section = base_section(
+        {"weights": {"name": "half", "ranks": "eval_full_context_wer", "candidates": candidates}}, "en"
+    )
+    assert section is not None and section.changes == []
+    assert section.candidates == [
+        CandidateRow("half", {"full context wer": "8.00", "librispeech wer": "11.00"}, "chosen"),
+        CandidateRow("all", {"full context wer": "8.00", "librispeech wer": "14.00"}, "refused"),
+    ]
 
 
 @pytest.mark.parametrize("base", [None, {}])

@@ -22,6 +22,7 @@ from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.error_rate import score_texts
 from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.report.base_section import BaseSection, CandidateRow, Change
 from trainers.scoring.report.model_card import Measured, model_card
 from trainers.storage import open_storage
 
@@ -84,6 +85,15 @@ def test_it_has_both_scores_of_a_model_that_is_shortened() -> None:
     # A new model's full context is the one that it is trained at.
     own = card_of(pretrained, totals={"test": {**test, "full_context": {**RATES, "context_s": 3}}})
     assert "at the full context" not in own
+
+
+def test_it_has_what_changed_and_from_what_weights_it_was_chosen() -> None:
+    changes = [Change("silence", "words per minute", "0.0", "1.5", "")]
+    candidates = [CandidateRow("half", {"wer": "8.00"}, "chosen"), CandidateRow("all", {"wer": "9.00"}, "refused")]
+    compared = BaseSection(changes, candidates, {})
+    card = model_card(wanted(), WhisperFamily(), SCORED, Measured(), compared=compared)
+    assert "| silence | words per minute | 0.0 | 1.5 |  |" in card
+    assert "| weights | wer |  |\n| --- | --- | --- |\n| half | 8.00 | chosen |\n| all | 9.00 | refused |" in card
 
 
 def test_it_has_the_score_of_each_language() -> None:
