@@ -88,6 +88,11 @@ class RetentionPolicy:
         return sorted(scored, key=lambda item: (sign * item.metrics[self.score_attribute], -item.step, item.created))
 
 
+def refused_only(checkpoints: Collection[Checkpoint]) -> bool:
+    """Returns whether there are checkpoints, and checkpoint.refuse_if refuses all of them."""
+    return bool(checkpoints) and all(item.metrics.get(REFUSED) for item in checkpoints)
+
+
 def newest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
     """Returns the checkpoint with the most steps, of ties the last created; None if there are no checkpoints."""
     ordered = sorted(checkpoints, key=lambda item: (item.step, item.created))

@@ -4,6 +4,7 @@ from trainers.config.parts.model_source import RUN
 from trainers.config.storage_location import StorageOptions, in_home, is_url, unsupported_url
 from trainers.errors import ConfigError
 from trainers.run_folder import layout
+from trainers.run_folder.checkpoints import refused_only
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
@@ -53,7 +54,10 @@ def _why_none(address: str, storage_options: StorageOptions) -> str:
     state = Journal(RunFolder(open_storage(address, storage_options))).read()
     if state.number == 0 or state.finished is not None:
         return f"holds no config.json, nor a {layout.MODEL}/ folder; give a run folder, or a folder with a model"
-    text = "the run has not finished: continue it (the same command, or `rayscribe resume`)"
+    if refused_only(state.checkpoints):
+        text = "the run has no model, since checkpoint.refuse_if refuses all of its checkpoints: train again"
+    else:
+        text = "the run has not finished: continue it (the same command, or `rayscribe resume`)"
     for checkpoint in reversed(state.checkpoints):
         folder = f"{address}/{layout.CHECKPOINTS}/{checkpoint.name}"
         if model_in(folder, storage_options) is not None:
@@ -74,5 +78,9 @@ def model_of_run(field: str, name: str, storage_path: str, storage_options: Stor
     if found is None:
         last = state.checkpoints[-1].name if state.checkpoints else None
         instead = f", or begin with a checkpoint (run.resume: from:{url}/{layout.CHECKPOINTS}/{last})" if last else ""
-        raise ConfigError(f"{field}: {RUN}{name}: {url} has not finished, and has no best model yet: wait{instead}")
+        if refused_only(state.checkpoints):
+            why = f"checkpoint.refuse_if refuses all checkpoints of {url}: train again"
+        else:
+            why = f"{url} has not finished, and has no best model yet: wait"
+        raise ConfigError(f"{field}: {RUN}{name}: {why}{instead}")
     return found

@@ -23,6 +23,7 @@ from trainers.models.labels import NOT_NAMED, empty_labels
 from trainers.models.recognizer import Decoding
 from trainers.pipeline.export.export_request import ExportRequest
 from trainers.pipeline.export.exporter import Exporter, Runtime, Source
+from trainers.run_folder.checkpoints import refused_only
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import CONFIG, EVALUATION, MODEL, RunFolder
 from trainers.scoring.comparison.systems import rows_of
@@ -61,10 +62,13 @@ class ScoredRun:
         Raises:
             ConfigError: the run lacks something that an export needs; the message has the fix.
         """
-        finish = Journal(folder).read().finished
+        state = Journal(folder).read()
+        finish = state.finished
         content = folder.read_yaml(CONFIG)
         if finish is None or content is None or f"{MODEL}/config.json" not in finish.files:
             why = "has no model to export" if finish is not None else "has not finished, and has no model to export yet"
+            if finish is None and refused_only(state.checkpoints):
+                why = "has no model to export, since checkpoint.refuse_if refuses all of its checkpoints"
             raise ConfigError(f"{folder.url}: this run {why}: name a training that has finished")
         outputs = folder.sub(finish.outputs)
         totals = outputs.read_json(f"{EVALUATION}/{TEST}.json")
