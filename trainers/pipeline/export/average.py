@@ -37,11 +37,13 @@ class Ingredient:
     """A model in an average.
 
     Attributes:
+        name: What the user calls it: the argument, and the name of the checkpoint, if it is one of a run.
         model: Where it is: a folder, a URL, or a Hub id.
         config: The config of its run, with which it is opened; the defaults for others.
         checkpoint: The checkpoint, if it is one of a run.
     """
 
+    name: str
     model: str
     config: TrainConfig
     checkpoint: Checkpoint | None = None
@@ -52,7 +54,7 @@ class Averaged:
     """An average that was written.
 
     Attributes:
-        models: The share of each model, by its location.
+        models: The share of each model, by its name.
     """
 
     folder: str
@@ -79,7 +81,7 @@ def average(
     parts = shares or [1 / len(ingredients)] * len(ingredients)
     target = in_home(output).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    done = Averaged(str(target), {each.model: share for each, share in zip(ingredients, parts, strict=True)})
+    done = Averaged(str(target), {each.name: share for each, share in zip(ingredients, parts, strict=True)})
     with (
         _opened(ingredients[0]) as folder,
         TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary,
@@ -100,7 +102,7 @@ def _ingredients(models: Sequence[str], sets: Sequence[str]) -> list[Ingredient]
         config = transcription_config(TranscriptionRequest(model, (), sets))
         if len(models) == 1:
             return _checkpoints(model, config)
-        found.append(Ingredient(find_model(model, config.run.storage_options, "RUN"), config))
+        found.append(Ingredient(model, find_model(model, config.run.storage_options, "RUN"), config))
     if len({each.model for each in found}) < len(found):
         raise ConfigError("RUN: a model is named twice: name each once, and set --shares for more of one")
     return found
@@ -119,13 +121,14 @@ def _checkpoints(run: str, config: TrainConfig) -> list[Ingredient]:
             f"RUN {run}: an average needs two models, and this is {f'a run with {lacks}' if known else 'one model'}: "
             "name a second one, or a run with more (checkpoint.num_to_keep)"
         )
-    return [Ingredient(f"{address}/{CHECKPOINTS}/{each.name}", config, each) for each in passed]
+    folder = f"{address}/{CHECKPOINTS}"
+    return [Ingredient(f"{run}, {each.name}", f"{folder}/{each.name}", config, each) for each in passed]
 
 
 @contextmanager
 def _opened(ingredient: Ingredient) -> Iterator[Path]:
     """Makes the files of a model available in a local folder while the block runs."""
-    show(Stage("model", f"loading {ingredient.model}"))
+    show(Stage("model", f"loading {ingredient.name}"))
     config, checkpoint = ingredient.config, ingredient.checkpoint
     if checkpoint is not None:
         with TemporaryDirectory(prefix="rayscribe-model-") as temporary:
@@ -157,14 +160,17 @@ def _weights(ingredients: Sequence[Ingredient], first: Recognizer) -> Iterator[W
             problem = "its tokens are others, or have other numbers"
         if problem is not None:
             raise ConfigError(
-                f"RUN {each.model}: {problem}, unlike {ingredients[0].model}: name models that were trained from the "
+                f"RUN {each.name}: {problem}, unlike {ingredients[0].name}: name models that were trained from the "
                 "same weights"
             )
         yield weights
 
 
 def _difference(first: Weights, second: Weights) -> str | None:
-    """Returns the first difference of the second model's weights in name or shape; None if there is none."""
+    """Returns the first difference of the second model's weights in number, name or shape; None if there is none."""
+    counts = [sum(weight.numel() for weight in weights.values()) for weights in (second, first)]
+    if counts[0] != counts[1]:
+        return f"it has {counts[0]:,} weights, not {counts[1]:,}"
     for name in dict.fromkeys([*first, *second]):
         if name not in second:
             return f"it has no {name}"
