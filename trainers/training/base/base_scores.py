@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from trainers.config.locations import storage_path_of
+from trainers.config.parts.conditions import VALIDATION
 from trainers.config.parts.run_part import BASE_SCORES
 from trainers.data.sounds import SOUNDS
 from trainers.distributed.console.events import Stage
@@ -28,7 +29,6 @@ from trainers.scoring.ranking import rates_of
 from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
 from trainers.training.base.initial_model import open_initial
-from trainers.training.callbacks import VALIDATION
 from trainers.training.scoring_worker import open_search, score_initial, score_sounds
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
@@ -36,6 +36,13 @@ from trainers.training.worker_context import ResumePoint, WorkerContext
 SCORES_VERSION = 1
 _DATA_FIELDS = {"min_duration_s", "max_duration_s", "too_long_eval", "use_language_column"}
 _PACKAGES = ("torch", "transformers")
+# Fields of the model part that have no effect on scores.
+_TRAINING = (
+    "dropout attention_dropout activation_dropout hidden_dropout feat_proj_dropout final_dropout layerdrop "
+    "apply_spec_augment mask_time_prob mask_time_length mask_feature_prob mask_feature_length "
+    "full_context_matching full_context_matching_fraction"
+)
+TRAINING_FIELDS = frozenset(_TRAINING.split())
 
 
 def score_base(
@@ -54,8 +61,11 @@ def score_base(
     if known is not None and known.conditions == wanted and known.weights == base.identity:
         return
     context.session.show_from_main(Stage("base", "scoring the weights that the run begins with"))
-    context.status.update(Phase.TRAINING, detail="scoring the weights that the run begins with")
-    folders = {name: base.score(name, conditions) for name, conditions in wanted.items()}
+    folders = {}
+    for number, (name, of_set) in enumerate(wanted.items(), 1):
+        detail = f"scoring the weights that the run begins with on {name} (set {number} of {len(wanted)})"
+        context.status.update(Phase.TRAINING, detail=detail)
+        folders[name] = base.score(name, of_set)
     context.session.broadcast(lambda: _enter(context, folders, wanted, base.identity), "adding the scores of the base")
 
 
@@ -103,6 +113,7 @@ class _Base:
         # The totals are written last.
         done = f"{EVALUATION}/{name}.json"
         if not session.broadcast(lambda: folder.storage.exists(done), f"looking for scores of {name}"):
+            session.show_from_main(f"base: scoring {name}")
             # Checkpoints are scored on the validation set without a search, too.
             search, chosen = self._search if name != VALIDATION else (None, None)
             if chosen is not None and session.is_main_process:
@@ -136,7 +147,7 @@ def hash_of_content(content: Any) -> str:
 
 def _conditions(context: WorkerContext) -> dict[str, str]:
     config, sets = context.config, context.task.sets
-    sources = {*FIELDS, "init", "family"}
+    others = {*FIELDS, "init", "family", *TRAINING_FIELDS}
     decoder = decoder_of(config.decode)
     hashes = decoder.content_hashes(config.decode, config.run.storage_options) if decoder else {}
     # Runs do not share scores that depend on content that is not hashed: a recipe's own metrics, large language models.
@@ -145,7 +156,7 @@ def _conditions(context: WorkerContext) -> dict[str, str]:
         "version": SCORES_VERSION,
         "packages": {name: version_of(name) for name in _PACKAGES},
         "bounds": config.data.model_dump(mode="json", include=_DATA_FIELDS),
-        "model": config.model.model_dump(mode="json", exclude=sources),
+        "model": config.model.model_dump(mode="json", exclude=others),
         "decode": config.decode.model_dump(mode="json"),
         "decode_files": hashes,
         # The set and the rate by which the setting of a search is chosen.
@@ -154,7 +165,6 @@ def _conditions(context: WorkerContext) -> dict[str, str]:
         "metrics": dict(config.scoring.metrics),
         "run": None if is_hashed else context.task.run_id,
         "autocast": str(autocast_dtype(config)),
-        "seed": config.run.seed,
     }
     guards = SOUNDS if config.evaluate.guard is not None else {}
     names = (*(name for name in sets if name != "train"), *guards)
