@@ -110,7 +110,7 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
     }
     if run.progress is not None and len(run.progress.wers) > 1:
         first, *_, last = run.progress.wers
-        course = f"{first:.2f}% → {last:.2f}% {sparkline(run.progress.wers, CURVE_CELLS)}"
+        course = f"{first:.2f}% to {last:.2f}% {sparkline(run.progress.wers, CURVE_CELLS)}"
         lines["WER"] = course if run.progress.full_context_wer is None else f"{course} (short context)"
     if run.progress is not None and (known := run.progress.shown_wers):
         lines["scores"] = " · ".join(f"{name}: WER {both_contexts(wer, full, base)}" for name, wer, full, base in known)

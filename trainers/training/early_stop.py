@@ -31,6 +31,11 @@ class Patience:
             self._best = self._sign * score
 
     @property
+    def best(self) -> float:
+        """The best score; not finite if there was none."""
+        return self._sign * self._best
+
+    @property
     def is_exhausted(self) -> bool:
         return self._validations is not None and self.since_best >= self._validations
 
@@ -59,7 +64,8 @@ class EarlyStop(TrainerCallback):
         if self.patience.is_exhausted and state.global_step < state.max_steps:
             control.should_save = control.should_training_stop = True
             count = counted(self.patience.since_best, "validation")
+            best = f"; the best was {self.patience.best:.2f}" if math.isfinite(self.patience.best) else ""
             self._session.show_from_main(
                 f"train: ends early at step {state.global_step}: {self._attribute} has not improved in {count} "
-                "(training.patience)"
+                f"(training.patience){best}"
             )

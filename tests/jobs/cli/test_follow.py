@@ -85,7 +85,7 @@ def test_a_reason_in_a_list_and_in_an_error_changes_no_terminal(
 
 def test_a_run_s_details_have_the_course_of_its_error_rate(capsys: pytest.CaptureFixture[str]) -> None:
     run_details(sample_run(progress=Progress(phase="TRAINING", wers=(90.0, 90.0, 30.0, 50.0))), [])
-    assert "WER        90.00% → 50.00% ██▁▃\n" in capsys.readouterr().out
+    assert "WER        90.00% to 50.00% ██▁▃\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -179,8 +179,14 @@ class CheckpointPart(Part):
     @field_validator("refuse_if")
     @classmethod
     def _valid_conditions(cls, refuse_if: dict[str, str]) -> dict[str, str]:
+        problems = []
         for name, text in refuse_if.items():
-            Condition.parse(name, text)
+            try:
+                Condition.parse(name, text)
+            except ValueError as error:
+                problems.append(str(error))
+        if problems:
+            raise ValueError("; ".join(problems))
         return refuse_if
 
     @property
