@@ -62,6 +62,13 @@ def _at_short_context(corpus: Corpus, prefix: str, rates: Sequence[float], **cha
 
 
 RATES = (3.75e-6, 1e-5, 3.75e-5)
+# Two and a half passes over 40 clips.
+FEW = {
+    "training__max_steps": 24,
+    "training__global_batch_size": 4,
+    "training__eval_steps": 12,
+    "training__save_steps": 12,
+}
 SHARES = [0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
 EXPERIMENTS: Mapping[str, Experiment] = {
     **_at_short_context(DIGITS, "digits-short", (*RATES, 1e-4)),
@@ -73,10 +80,10 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     **_at_short_context(DIGITS, "digits-short-decoder", (3.75e-5,), adapt__method="decoder_only"),
     **_rates(DIGITS, "digits-decoder", (3.75e-5,), adapt__method="decoder_only"),
     **_rates(DIGITS, "digits-full", (1e-5, 3.75e-5)),
-    **_rates(LIBRISPEECH, "libri-full", (1e-5, 3.75e-5, 1e-3)),
-    **_rates(LIBRISPEECH, "libri-decoder", (3.75e-5,), adapt__method="decoder_only"),
+    **_rates(LIBRISPEECH, "libri-full", (1e-5, 3.75e-5, 1e-3), **FEW),
+    **_rates(LIBRISPEECH, "libri-decoder", (3.75e-5,), adapt__method="decoder_only", **FEW),
     **_at_short_context(LIBRISPEECH, "libri-short-lora", (1e-4, 1e-3), adapt__method="lora"),
-    **_rates(LIBRISPEECH, "libri-timestamps", (1e-5,), training__keep_timestamps=0.2),
+    **_rates(LIBRISPEECH, "libri-timestamps", (1e-5,), training__keep_timestamps=0.2, **FEW),
     **_at_short_context(DIGITS, "digits-short-guard", (3.75e-5,), evaluate__guard="default"),
     **_at_short_context(DIGITS, "digits-short-between", (3.75e-5,), checkpoint__interpolate=SHARES),
 }

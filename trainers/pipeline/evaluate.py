@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainers.config.locations import cache_url_of, storage_path_of, variables_in
-from trainers.config.parts.conditions import NEW_SPEAKERS, SOUND_SETS
+from trainers.config.parts.conditions import NEW_SPEAKERS, SOUND_SETS, VALIDATION
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import EVALUATIONS
@@ -33,7 +33,6 @@ from trainers.scoring.ranking import ranking_rate, rates_of, score_line
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.report.model_card import beyond
 from trainers.storage import open_storage
-from trainers.training.callbacks import VALIDATION
 from trainers.training.tasks import ScoreTask
 
 # Models that output nothing, or unrelated text, have about 100.

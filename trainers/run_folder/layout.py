@@ -43,6 +43,7 @@ import yaml
 
 from trainers.config.loader import to_yaml
 from trainers.config.locations import storage_path_of
+from trainers.config.parts.conditions import FULL_CONTEXT
 from trainers.config.schema import AnyConfig
 from trainers.config.strict_loading import YamlError, load_yaml
 from trainers.distributed.machine import process_name
@@ -140,7 +141,7 @@ class RunFolder:
 
 def at_full_context(split: str) -> str:
     """Returns the name of a split's scores at the model's full context, next to those at a shorter one."""
-    return f"{split}_full_context"
+    return f"{split}{FULL_CONTEXT}"
 
 
 def now() -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from trainers.config.parts.conditions import VALIDATION
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.console.events import SHOWN_EVERY_S, TRAIN, Logged, Stage, Stepped, Validated
 from trainers.distributed.session import Session
@@ -29,7 +30,6 @@ from trainers.run_folder.staging import ONLY_PART, NodePart, stage
 from trainers.scoring.scorer import SplitScore
 from trainers.storage.json_files import finite, to_json, to_jsonl
 
-VALIDATION = "validation"
 TRAINING = Stage(TRAIN, "training", is_told=False)
 
 

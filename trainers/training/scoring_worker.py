@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trainers.config.parts.conditions import VALIDATION
 from trainers.config.parts.decode_part import Setting
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions, is_absolute
@@ -31,7 +32,6 @@ from trainers.scoring.scorer import CutShort, Scorer, SplitScore, never, show_ra
 from trainers.scoring.tuning import tune
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
-from trainers.training.callbacks import VALIDATION
 from trainers.training.planning import (
     cache_bytes,
     context_of,

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Self
 
+from trainers.config.parts.conditions import VALIDATION
 from trainers.models.recognizer import Recognizer
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.scorer import CutShort, Scorer, ScoringOptions, never, show_rates
 from trainers.training.base.gate import Gate
-from trainers.training.callbacks import VALIDATION, KeepCheckpoints, ProgressReport, validation_metrics
+from trainers.training.callbacks import KeepCheckpoints, ProgressReport, validation_metrics
 from trainers.training.planning import cache_bytes, scored_clips, validation_options
 from trainers.training.worker_context import WorkerContext
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from trainers.config.parts.conditions import VALIDATION
 from trainers.config.wording import counted, format_duration
 from trainers.errors import ConfigError
 from trainers.run_folder import layout
@@ -21,8 +22,6 @@ from trainers.scoring.report.charts import curves
 from trainers.scoring.report.data_section import ClipSet, clip_sets, data_section
 from trainers.scoring.report.rendering import clock, percent, rendered
 from trainers.scoring.report.score_section import ScoreSection, Utterance, score_section
-
-VALIDATION = "validation"
 
 
 @dataclass(frozen=True)
