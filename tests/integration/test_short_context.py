@@ -106,6 +106,17 @@ class TestScores:
         state = scores_of(Journal(RunFolder.of(finished)).read())
         assert state["base_test_full_context_wer"] == expected["wer"] and "base_test_wer" not in state
 
+    def test_interpolations_are_ranked_by_theirs_at_the_whole_context(
+        self, tones: Path, whisper: Path, tmp_path: Path
+    ) -> None:
+        changes = {"training.full_context_eval": False, "checkpoint.interpolate": [0.5]}
+        wanted = short(tones, tmp_path, whisper, changes)
+        fit(wanted, LocalEngine())
+        result = json.loads((run_folder(wanted) / "result.json").read_text())
+        weights, rates = result["weights"], [each["eval_full_context_wer"] for each in result["weights"]["candidates"]]
+        assert weights["ranks"] == "eval_full_context_wer" and len(rates) == 2
+        assert result["validation"]["eval_full_context_wer"] == min(rates)
+
     def test_of_the_log_too(self, finished: TrainConfig, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         elsewhere = finished.model_copy(
             update={"run": finished.run.model_copy(update={"storage_path": str(tmp_path), "name": "again"})}

@@ -241,8 +241,7 @@ def _check_comparison(opened: PlannedModel, data: OpenedData, continuation: Cont
         )
     by_validation = config.evaluate.require_better and not any(each.split == "test" for each in data.sources)
     gated = any(each.of_base and each.set == VALIDATION for each in config.checkpoint.conditions)
-    compares = gated or by_validation or config.checkpoint.interpolate
-    if not compares or config.training.full_context_eval or opened.processor is None:
+    if not (gated or by_validation) or config.training.full_context_eval or opened.processor is None:
         return
     family = opened.family
     limits = family.limits(family.model_config(opened.part, opened.processor), opened.processor)

@@ -284,10 +284,10 @@ def scoring_options(
     )
 
 
-def validation_options(config: TrainConfig, limits: Limits) -> ScoringOptions:
-    """Returns the scoring options during training; if requested, also scores a shortened model at its full context."""
+def validation_options(config: TrainConfig, limits: Limits, *, full_context: bool) -> ScoringOptions:
+    """Returns the options for scoring the validation set, with `full_context` also at that of a shortened model."""
     is_shortened = has_full_context(config, limits) and context_of(config, limits.context_s) < limits.context_s
-    return scoring_options(config, limits, full_context=config.training.full_context_eval and is_shortened)
+    return scoring_options(config, limits, full_context=full_context and is_shortened)
 
 
 def describe_mix(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> dict[str, Any]:

@@ -13,13 +13,15 @@ from trainers.training.planning import cache_bytes, scored_clips, validation_opt
 from trainers.training.worker_context import WorkerContext
 
 
-def validation_scorer(context: WorkerContext, recognizer: Recognizer) -> tuple[Scorer, ScoringOptions]:
-    """Returns the scorer of a recognizer on the validation set, and the options with which checkpoints are scored."""
+def validation_scorer(
+    context: WorkerContext, recognizer: Recognizer, *, full_context: bool
+) -> tuple[Scorer, ScoringOptions]:
+    """Returns the scorer of a recognizer on the validation set, and its options, see `validation_options`."""
     config = context.config
     clips = scored_clips(config, context.task.sets[VALIDATION], recognizer, VALIDATION)
     metrics = RecipeMetrics(config.scoring.metrics)
     scorer = Scorer(clips, recognizer, context.session, cache_bytes=cache_bytes(config), metrics=metrics)
-    return scorer, validation_options(config, recognizer.limits)
+    return scorer, validation_options(config, recognizer.limits, full_context=full_context)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Validation:
         progress: ProgressReport,
         keeper: KeepCheckpoints,
     ) -> Self:
-        return cls(context, recognizer, *validation_scorer(context, recognizer), gate, progress, keeper)
+        scored = validation_scorer(context, recognizer, full_context=context.config.training.full_context_eval)
+        return cls(context, recognizer, *scored, gate, progress, keeper)
 
     def score(self, step: int, cut_short: CutShort = never) -> dict[str, float]:
         """Returns the metrics after a step; raises as `Scorer.score`. All ranks call this together."""

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,19 +34,14 @@ def test_where_the_model_itself_is_the_bound_no_setting_helps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "whole_s"),
-    [
-        ({"model.max_context_s": 3}, 30.0),
-        ({"model.max_context_s": 3, "training.full_context_eval": False}, None),
-        ({"model.max_context_s": 30}, None),
-        ({"model.max_context_s": None}, None),
-    ],
+    ("context_s", "is_wanted", "whole_s"), [(3, True, 30.0), (3, False, None), (30, True, None), (None, True, None)]
 )
 def test_a_shortened_model_is_validated_at_its_whole_context_where_that_is_asked_for(
-    changes: dict[str, Any], whole_s: float | None
+    context_s: int | None, is_wanted: bool, whole_s: float | None
 ) -> None:
     limits = replace(LIMITS, full_context=True)
-    assert validation_options(config({"data.normalizer": "basic", **changes}), limits).full_context_s == whole_s
+    shortened = config({"data.normalizer": "basic", "model.max_context_s": context_s})
+    assert validation_options(shortened, limits, full_context=is_wanted).full_context_s == whole_s
 
 
 @pytest.mark.parametrize(("clips", "is_small"), [(7, True), (8, False), (20, False)])

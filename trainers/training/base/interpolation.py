@@ -100,7 +100,8 @@ def choose_weights(
     tuned = {BEST_CHECKPOINT: _stored(context, "best", recognizer.model.state_dict)} | dict(_averages(context))
     base = _stored(context, "base", open_initial(context, weights).model.state_dict) if shares else None
     recognizer.model.to(context.device)
-    scorer, options = validation_scorer(context, recognizer)
+    full_context = bool(shares) or config.training.full_context_eval
+    scorer, options = validation_scorer(context, recognizer, full_context=full_context)
     scores: dict[Candidate, SplitScore] = {}
     for candidate in [Candidate(of, share) for of in tuned for share in sorted({*shares, 1.0})]:
         set_weights(recognizer, base, tuned[candidate.of], candidate.share)
