@@ -69,7 +69,6 @@ FEW = {
     "training__eval_steps": 12,
     "training__save_steps": 12,
 }
-SHARES = [0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
 EXPERIMENTS: Mapping[str, Experiment] = {
     **_at_short_context(DIGITS, "digits-short", (*RATES, 1e-4)),
     **_at_short_context(LIBRISPEECH, "libri-short", RATES),
@@ -84,8 +83,6 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     **_rates(LIBRISPEECH, "libri-decoder", (3.75e-5,), adapt__method="decoder_only", **FEW),
     **_at_short_context(LIBRISPEECH, "libri-short-lora", (1e-4, 1e-3), adapt__method="lora"),
     **_rates(LIBRISPEECH, "libri-timestamps", (1e-5,), training__keep_timestamps=0.2, **FEW),
-    **_at_short_context(DIGITS, "digits-short-guard", (3.75e-5,), evaluate__guard="default"),
-    **_at_short_context(DIGITS, "digits-short-between", (3.75e-5,), checkpoint__interpolate=SHARES),
 }
 
 

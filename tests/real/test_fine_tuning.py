@@ -12,14 +12,17 @@ import pytest
 
 from jobs.cli.app import main
 from tests.real.corpora import DIGITS, LIBRISPEECH
-from tests.real.measure import EXPERIMENTS, at_own_context, counts_of, tuning
+from tests.real.measure import EXPERIMENTS, at_own_context, tuning
 from trainers.config.parts.run_part import BASE_SCORES
 from trainers.config.schema import TrainConfig
 from trainers.errors import RefusedError
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
+from trainers.scoring.comparison.verdict import Judgment, Verdict
 
 pytestmark = pytest.mark.long
+# WER in points on another set, and the share of the gain that is kept for it.
+MOST_LOST, LEAST_KEPT = 0.5, 0.8
 Weights = Callable[[str], Path]
 
 
@@ -30,19 +33,35 @@ def result_of(wanted: TrainConfig) -> dict[str, Any]:
     return result
 
 
-def test_a_training_that_helps_is_better_and_its_cost_elsewhere_is_told(
+def test_a_training_that_helps_is_better_at_little_cost_elsewhere(
     tmp_path: Path, real_weights: Weights, speech_data: Path
 ) -> None:
-    also = {"librispeech": LIBRISPEECH.write(tmp_path / "manifests", 0)["test"]}
-    changes = {**EXPERIMENTS["digits-short-guard-3.75e-05"].changes, "evaluate.also": also}
+    changes = {
+        **EXPERIMENTS["digits-short-3.75e-05"].changes,
+        "training.eval_steps": 40,
+        "training.save_steps": 40,
+        "evaluate.also": {"librispeech": LIBRISPEECH.write(tmp_path / "manifests", 0)["test"]},
+        "evaluate.guard": "default",
+        "checkpoint.interpolate": [0.3, 0.5, 0.7],
+        "checkpoint.refuse_if": {
+            "librispeech.wer": f"> base + {MOST_LOST}",
+            "silence.words_per_minute": "> base + 2",
+        },
+    }
     wanted = tuning(tmp_path, real_weights("tiny.en"), "digits", DIGITS, changes=changes)
     line = fit(wanted, LocalEngine()).headline
     result = result_of(wanted)
-    verdict = result["verdicts"]["test"]
-    assert verdict["judgment"] == "better" and verdict["interval"]["high"] < 0
+    verdict, base, guards = Verdict.of_json_dict(result["verdicts"]["test"]), result["base"], result["guards"]
+    assert verdict.judgment is Judgment.BETTER and verdict.interval is not None and verdict.interval.high < 0
     assert "(base → tuned) on test" in line and "better: WER" in line
-    assert f"librispeech: WER {result['base']['librispeech']['wer']:.1f}% → " in line
+    assert f"librispeech: WER {base['librispeech']['wer']:.1f}% → " in line
     assert "silence: " in line and "noise: " in line and "new_speakers: WER" in line
+    assert guards["librispeech"]["wer"] <= base["librispeech"]["wer"] + MOST_LOST
+    assert guards["silence"]["words_per_minute"] <= base["silence"]["words_per_minute"] + 2
+    # The exported weights keep most of what the best candidate gained on the validation set.
+    before = at_own_context(base["validation"])["wer"]
+    gains = {each["name"]: before - each["eval_full_context_wer"] for each in result["weights"]["candidates"]}
+    assert gains[result["weights"]["name"]] >= LEAST_KEPT * max(gains.values())
 
 
 def test_a_learning_rate_of_a_thousandth_is_refused(tmp_path: Path, real_weights: Weights, speech_data: Path) -> None:
@@ -59,20 +78,6 @@ def test_a_learning_rate_of_a_thousandth_is_refused(tmp_path: Path, real_weights
         fit(wanted, LocalEngine())
     assert [*Path(tmp_path / "runs/too-fast/checkpoints").glob("checkpoint-*")], "the last one is kept"
     assert [*Path(tmp_path / "runs" / BASE_SCORES).iterdir()]
-
-
-def test_weights_between_keep_most_of_the_gain_at_little_cost(
-    tmp_path: Path, real_weights: Weights, speech_data: Path
-) -> None:
-    also = {"librispeech": LIBRISPEECH.write(tmp_path / "manifests", 0)["test"]}
-    changes = {**EXPERIMENTS["digits-short-between-3.75e-05"].changes, "evaluate.also": also}
-    changes["checkpoint.refuse_if"] = {"librispeech.wer": "> base + 0.5"}
-    wanted = tuning(tmp_path, real_weights("tiny.en"), "between", DIGITS, changes=changes)
-    fit(wanted, LocalEngine())
-    result = result_of(wanted)
-    before, after = (counts_of(at_own_context(each)) for each in (result["base"]["test"], result["test"]))
-    assert after[0] <= 0.4 * before[0]
-    assert result["guards"]["librispeech"]["wer"] <= result["base"]["librispeech"]["wer"] + 0.5
 
 
 @pytest.mark.parametrize("corpus", ["librispeech_mini", "ljspeech_mini", "fsdd"])

@@ -9,6 +9,7 @@ from typing import Any
 from transformers import set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
+from trainers.config.parts.conditions import VALIDATION
 from trainers.config.storage_location import is_url
 from trainers.config.wording import counted
 from trainers.data.batch_plan import BatchPlan
@@ -27,7 +28,6 @@ from trainers.scoring.scorer import CutShortError
 from trainers.training.arguments import training_arguments
 from trainers.training.base.gate import Gate
 from trainers.training.callbacks import (
-    VALIDATION,
     CheckpointReports,
     DeleteResumeFiles,
     KeepCheckpoints,
