@@ -287,13 +287,12 @@ def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, Any], name: s
         "training": dict(choices.training),
         "decode": dict(choices.decode),
         "scaling": dict(choices.scaling),
-        "checkpoint": {"num_to_keep": 2},
+        "checkpoint": dict(choices.checkpoint),
     }
     comments = {
         "run/name": "The same name continues an interrupted run; a new name starts from the beginning.",
         "run/storage_path": f"A folder or a URL (s3://…) for run folders. null: {RAY_DEFAULT_STORAGE}.",
         "data/train": "Paths are relative to this file's folder.",
-        "checkpoint/num_to_keep": "The best by WER on the validation set.",
         **choices.comments,
     }
     head = (

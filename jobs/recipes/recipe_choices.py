@@ -56,6 +56,8 @@ CPU_STEPS, CPU_BATCH, CPU_HELD_OUT = 300, 8, 100
 ENOUGH_MEMORY_BYTES = 7 * 2**30
 GPU_HELD_OUT = 1000
 LABEL_BYTES = 440
+# Shares of the tuned weights in averages with the initial ones.
+SHARES = [0.3, 0.5, 0.7]
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class Choices:
     decode: Mapping[str, Any]
     scaling: Mapping[str, Any]
     data: Mapping[str, Any]
+    checkpoint: Mapping[str, Any]
     comments: Mapping[str, str] = field(default_factory=dict)
     hub_bytes: float = 0
 
@@ -124,7 +127,8 @@ def choose(speech: Speech, machine: Machine, given: GivenModel | None) -> Choice
     model, scaling = chooser.model(reason), chooser.scaling()
     training = chooser.training(scaling["num_workers"])
     decode = {"max_length": max(16, min(225, speech.longest_text + 16))}
-    return Choices(model, training, decode, scaling, chooser.data(), chooser.comments, size.hub_bytes)
+    data, checkpoint = chooser.data(), chooser.checkpoint()
+    return Choices(model, training, decode, scaling, data, checkpoint, chooser.comments, size.hub_bytes)
 
 
 def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[WhisperSize, str]:
@@ -253,6 +257,16 @@ class _Chooser:
             "No GPU was found: so small a model is faster with several workers than with threads of one."
         )
         return {"num_workers": min(MOST_WORKERS_ON_CPU, cpus), "use_gpu": False, "resources_per_worker": {"CPU": 1}}
+
+    def checkpoint(self) -> dict[str, Any]:
+        content: dict[str, Any] = {"num_to_keep": 2}
+        self.comments["checkpoint/num_to_keep"] = "The best by WER on the validation set."
+        if not self.is_new:
+            content["interpolate"] = SHARES
+            self.comments["checkpoint/interpolate"] = (
+                "Averages with the initial weights that are scored, too: they keep more of what these recognized."
+            )
+        return content
 
     def data(self) -> dict[str, Any]:
         speech, longest_s = self.speech, self.context_s or WHISPER_CONTEXT_S
