@@ -97,10 +97,10 @@ def test_the_context_is_that_of_nearly_all_clips_where_it_saves_much(
 @pytest.mark.parametrize(
     ("clips", "hours", "machine", "steps", "every"),
     [
-        (24, 0.02, LAPTOP, 100, 20),
-        (200, 0.5, LAPTOP, 250, 50),
+        (24, 0.02, LAPTOP, 40, 10),
+        (200, 0.5, LAPTOP, 140, 20),
         (2400, 3, LAPTOP, 300, 60),
-        (24, 0.02, gpus(1, 24), 100, 20),
+        (24, 0.02, gpus(1, 24), 40, 10),
         (7000, 9, gpus(1, 24), 2200, 440),
         (70_000, 100, gpus(4, 80), 7000, 1000),
         (1_000_000, 1500, gpus(8, 80), 20_000, 1000),
