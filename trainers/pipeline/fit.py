@@ -13,12 +13,13 @@ from trainers.pipeline.engine import Engine
 from trainers.pipeline.evaluate import RunResult
 from trainers.pipeline.splits import writing_page
 from trainers.run_folder import layout
+from trainers.run_folder.acceptance import refuse_not_accepted
 from trainers.run_folder.attempt_request import AttemptRequest
 from trainers.run_folder.attempt_status import FinalStatus, Phase, StatusWriter
 from trainers.run_folder.checkpoints import newest
 from trainers.run_folder.driver_log import DriverLog
 from trainers.run_folder.hub_push import is_pushed, push_run
-from trainers.run_folder.journal import Journal, refuse_worse
+from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.comparison.verdict import Judgment, Verdict
 from trainers.training.tasks import TrainTask
@@ -98,7 +99,7 @@ def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
     try:
         if is_pushed(Journal(folder).read(), config.hub, folder.name):
             return ""
-        refuse_worse(folder)
+        refuse_not_accepted(folder)
         with StatusWriter(folder, attempt, after_workers=True) as status:
             status.update(Phase.EVALUATING, detail="pushing the model to the Hub", eta_s=None)
             show(Stage("push", "the best model, to the Hub"))

@@ -33,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from trainers.errors import RefusedError, ResumeError, StorageError
+from trainers.errors import ResumeError, StorageError
 from trainers.run_folder.layout import (
     ATTEMPTS,
     CONFIG,
@@ -392,26 +392,6 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
     "finished": _finished,
     "pushed": _pushed,
 }
-
-
-def how_worse(folder: RunFolder) -> str | None:
-    """Returns that a run's model is worse than the weights that the run began with, and by how much; else None."""
-    finish = Journal(folder).read().finished
-    verdicts = finish.result.get("verdicts") or {} if finish is not None else {}
-    verdict = verdicts.get("test", verdicts.get("validation"))
-    if verdict is None or verdict["judgment"] != "worse":
-        return None
-    rates = f"{verdict['metric'].upper()} {verdict['base']:.2f}% → {verdict['tuned']:.2f}%"
-    return f"{folder.url}: the training made the model worse ({rates})"
-
-
-def refuse_worse(folder: RunFolder) -> None:
-    """Raises RefusedError if the model of a finished run is worse than the weights that the run began with."""
-    if (problem := how_worse(folder)) is not None:
-        raise RefusedError(
-            f"{problem}; train again with a lower training.learning_rate or fewer steps, or add --allow-worse to use "
-            "this model"
-        )
 
 
 def publish(folder: RunFolder, journal: Journal) -> None:

@@ -25,7 +25,7 @@ from trainers.distributed.console.events import Stage
 from trainers.distributed.signals import exit_code_of
 from trainers.errors import ConfigError, ExportError
 from trainers.pipeline.export.export_request import KNOWN_EXPORTS, TOLERANCE, ExportRequest
-from trainers.run_folder.journal import refuse_worse
+from trainers.run_folder.acceptance import refuse_not_accepted
 from trainers.run_folder.layout import REPORT
 from trainers.storage import Storage, open_storage
 
@@ -74,7 +74,7 @@ def export(
     with open_session(service) as session:
         folder = folder_of(session.runs.run(run_id))
     if not allow_worse:
-        refuse_worse(folder)
+        refuse_not_accepted(folder)
     found: list[Exported] = []
 
     def work() -> int:
@@ -149,7 +149,7 @@ def push(
         run = session.runs.run(run_id)
         folder = folder_of(run)
     if not allow_worse:
-        refuse_worse(folder)
+        refuse_not_accepted(folder)
     given = {"model_id": model_id, "private": private}
     changes = [((name,), value) for name, value in given.items() if value is not None]
     part, problems = validated(HubPart, apply_overrides(run.config.get("hub") or {}, changes))

@@ -18,8 +18,10 @@ MODEL = {
 }
 
 
-def finish(folder: RunFolder, model: Mapping[str, bytes] = MODEL) -> RunFolder:
-    """Gives a run, which may be new, a next attempt with this result."""
+def finish(
+    folder: RunFolder, model: Mapping[str, bytes] = MODEL, verdict: Mapping[str, Any] | None = None
+) -> RunFolder:
+    """Gives a run, which may be new, a next attempt with this model, and its verdict on the validation set."""
     outputs = group_of(driver := begin(folder), f"g{driver.attempt}").group.outputs
     for name, content in model.items():
         folder.storage.write_bytes(f"{outputs}/model/{name}", content)
@@ -33,6 +35,7 @@ def finish(folder: RunFolder, model: Mapping[str, bytes] = MODEL) -> RunFolder:
         "num_train_epochs": None,
         "test_data": None,
         "decode": {},
+        "verdicts": {"validation": verdict} if verdict is not None else {},
     }
     files = ["evaluation/validation.json", *(f"model/{name}" for name in model)]
     entry = {"kind": "finished", "attempt": driver.attempt, "outputs": outputs, "files": files, "result": result}

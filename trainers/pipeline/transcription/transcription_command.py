@@ -14,7 +14,7 @@ from trainers.distributed.signals import STOP_SIGNAL, exit_code_of
 from trainers.errors import Interruption, QuarantinedError
 from trainers.models.sources.run_models import address_of, find_model
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
-from trainers.run_folder.journal import how_worse
+from trainers.run_folder.acceptance import why_not_accepted
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 
@@ -68,7 +68,7 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
     # Before torch is loaded, so that errors in the arguments are reported in a second or two.
     model = find_model(request.model, config.run.storage_options, ARGUMENT)
     address, options = address_of(request.model), config.run.storage_options
-    problem = how_worse(RunFolder(open_storage(address, options))) if address is not None else None
+    problem = why_not_accepted(RunFolder(open_storage(address, options))) if address is not None else None
     if problem is not None:
         show(f"warning: {problem}")
     from trainers.pipeline.transcription.input_rows import is_manifest, open_rows, refuse_missing  # noqa: PLC0415
