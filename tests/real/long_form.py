@@ -6,9 +6,10 @@ for each model and program how much of the speech no segment covers, and how far
 """
 
 import argparse
+import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -132,25 +133,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--length", type=float, default=LENGTH_S, metavar="S")
+    parser.add_argument("--json", action="store_true", help="Print a line of JSON for each model and program.")
     given = parser.parse_args(arguments)
     talk = make_talk(length_s=given.length)
-    print(
-        "| model | program | segments | speech without a segment, s | median error of a start, s | WER |\n"
-        + "|---" * 6
-        + "|"
-    )
+    if not given.json:
+        columns = ("model", "program", "segments", "speech without a segment, s", "median error of a start, s", "WER")
+        print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for folder in given.folders:
         for program, transcribe in PROGRAMS.items():
             timing = Timing.of(talk, transcribe(folder, talk))
-            cells = (
-                folder,
-                program,
-                timing.segments,
-                f"{timing.lost_s:.1f}",
-                f"{timing.start_error_s:.2f}",
-                f"{timing.wer:.1f}%",
-            )
-            print("|" + "|".join(f" {cell} " for cell in cells) + "|", flush=True)
+            if given.json:
+                print(json.dumps({"model": str(folder), "program": program, **asdict(timing)}), flush=True)
+                continue
+            rates = (f"{timing.lost_s:.1f}", f"{timing.start_error_s:.2f}", f"{timing.wer:.1f}%")
+            print(f"| {' | '.join((str(folder), program, str(timing.segments), *rates))} |", flush=True)
     return 0
 
 
