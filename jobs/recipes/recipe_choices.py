@@ -19,7 +19,8 @@ class WhisperSize:
         name: The part of its Hub id after HUB_PREFIX.
         hub_bytes: Size of its weights' file on the Hub; 0 if not known.
         weights: Number of weights, from OpenAI's model card.
-        learning_rate: A fortieth of that in its training, as Hugging Face's fine-tuning event recommends.
+        learning_rate: A fortieth of that in its training, as Hugging Face's fine-tuning event recommends, but at most
+            1e-5, since tiny.en is worse on read speech after 24 steps at 3.75e-5 (docs/fine-tuning.md).
         clip_bytes: Memory that a clip of 30 s needs in training with recomputed activations; a high estimate from the
             bound in docs/gpu.md and the models' widths and depths.
     """
@@ -32,9 +33,9 @@ class WhisperSize:
 
 
 SIZES = (
-    WhisperSize("tiny", 151e6, 39e6, 3.75e-5, 0.25e9),
-    WhisperSize("base", 290e6, 74e6, 2.5e-5, 0.3e9),
-    WhisperSize("small", 967e6, 244e6, 1.25e-5, 0.5e9),
+    WhisperSize("tiny", 151e6, 39e6, 1e-5, 0.25e9),
+    WhisperSize("base", 290e6, 74e6, 1e-5, 0.3e9),
+    WhisperSize("small", 967e6, 244e6, 1e-5, 0.5e9),
     WhisperSize("medium", 3056e6, 769e6, 6.25e-6, 1.0e9),
     WhisperSize("large-v3", 3087e6, 1550e6, 5e-6, 1.9e9),
 )

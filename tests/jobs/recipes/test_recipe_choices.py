@@ -148,10 +148,10 @@ def test_an_older_gpu_takes_the_other_16_bits(has_bfloat16: bool, precision: str
     assert {name for name in ("bf16", "fp16") if name in training} == {precision}
 
 
-def test_a_smaller_model_learns_faster_and_a_new_one_much_faster() -> None:
+def test_a_large_model_learns_more_slowly_and_a_new_one_much_faster() -> None:
     sizes = [("scratch", 39e6), ("me/whisper-tiny-sr", 39e6), ("/weights", 200e6), ("openai/whisper-large-v2", 1550e6)]
     rates = [choice(choose(speech(), LAPTOP, GivenModel(*size)), "training.learning_rate") for size in sizes]
-    assert rates == [1e-3, 3.75e-5, 1.25e-5, 5e-6]
+    assert rates == [1e-3, 1e-5, 1e-5, 5e-6]
 
 
 def test_a_new_model_has_sizes_and_no_weights() -> None:
