@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -70,8 +71,11 @@ def by_transformers(folder: Path, talk: Talk) -> list[Part]:
         padding="longest",
         return_attention_mask=True,
     )
+    # Without a language, transformers 5 writes no text for a long recording.
+    multilingual = vars(model.generation_config)["is_multilingual"]
+    spoken: dict[str, Any] = {"language": "en", "task": "transcribe"} if multilingual else {}
     with torch.no_grad():
-        found = model.generate(**inputs, return_timestamps=True, return_segments=True)["segments"][0]
+        found = model.generate(**inputs, return_timestamps=True, return_segments=True, **spoken)["segments"][0]
     texts = processor.tokenizer.batch_decode([each["tokens"].tolist() for each in found], skip_special_tokens=True)
     return [
         Part(float(each["start"]), float(each["end"]), text.strip()) for each, text in zip(found, texts, strict=True)
