@@ -20,7 +20,7 @@ class WhisperSize:
         hub_bytes: Size of its weights' file on the Hub; 0 if not known.
         weights: Number of weights, from OpenAI's model card.
         learning_rate: A fortieth of that in its training, as Hugging Face's fine-tuning event recommends, but at most
-            1e-5, since tiny.en is worse on read speech after 24 steps at 3.75e-5 (docs/fine-tuning.md).
+            1e-5, since 24 steps at 3.75e-5 make tiny.en worse on read speech (docs/fine-tuning.md).
         clip_bytes: Memory that a clip of 30 s needs in training with recomputed activations; a high estimate from the
             bound in docs/gpu.md and the models' widths and depths.
     """
