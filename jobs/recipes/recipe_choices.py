@@ -231,7 +231,8 @@ class _Chooser:
 
     def _steps(self, batch: int) -> tuple[int, int, str]:
         hours, clips = self.speech.train_hours, self.speech.train_clips
-        wanted = math.ceil((5 if hours < 10 else 3) * clips / batch)
+        passes = 10 if self.is_new and hours < 1 else 5 if hours < 10 else 3
+        wanted = math.ceil(passes * clips / batch)
         least, most = (1000, 3000) if self.is_new else (40, 20_000 if self.machine.gpus else CPU_STEPS)
         bounded = min(most, max(least, wanted))
         every = max(10, 10 * round(bounded / 50)) if bounded < 5000 else 1000

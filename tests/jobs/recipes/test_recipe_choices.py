@@ -154,6 +154,11 @@ def test_a_large_model_learns_more_slowly_and_a_new_one_much_faster() -> None:
     assert rates == [1e-3, 1e-5, 1e-5, 5e-6]
 
 
+def test_a_new_model_has_more_passes_over_little_speech() -> None:
+    found = choose(speech(train_clips=3200, train_hours=0.9), LAPTOP, GivenModel("scratch", 39e6))
+    assert choice(found, "training.max_steps") == 2000
+
+
 def test_a_new_model_has_sizes_and_no_weights() -> None:
     found = choose(speech(longest_text=40), LAPTOP, GivenModel("scratch", 39e6))
     assert found.model["init"] == "scratch"
