@@ -16,17 +16,15 @@ def why_not_accepted(folder: RunFolder) -> str | None:
         return None
     verdicts = finish.result.get("verdicts") or {}
     verdict = verdicts.get("test", verdicts.get("validation"))
-    if verdict is not None and verdict["judgment"] == "better":
-        return None
-    rates = f" ({_rates(verdict)})" if verdict is not None else ""
-    if verdict is not None and verdict["judgment"] == "worse":
+    judgment, rates = None, ""
+    if verdict is not None:
+        judgment = verdict["judgment"]
+        rates = f" ({verdict['metric'].upper()} {verdict['base']:.2f}% → {verdict['tuned']:.2f}%)"
+    if judgment == "worse":
         return f"{folder.url}: the training made the model worse{rates}"
-    evaluate = (folder.read_yaml(CONFIG) or {}).get("evaluate") or {}
-    if evaluate.get("require_better"):
-        return (
-            f"{folder.url}: the training did not make the model better{rates}, which evaluate.require_better requires"
-        )
-    return None
+    if judgment == "better" or not ((folder.read_yaml(CONFIG) or {}).get("evaluate") or {}).get("require_better"):
+        return None
+    return f"{folder.url}: the training did not make the model better{rates}, which evaluate.require_better requires"
 
 
 def refuse_not_accepted(folder: RunFolder) -> None:
@@ -36,7 +34,3 @@ def refuse_not_accepted(folder: RunFolder) -> None:
             f"{problem}; train again with a lower training.learning_rate or fewer steps, or add --allow-worse to use "
             "this model"
         )
-
-
-def _rates(verdict: dict[str, float | str]) -> str:
-    return f"{str(verdict['metric']).upper()} {verdict['base']:.2f}% → {verdict['tuned']:.2f}%"

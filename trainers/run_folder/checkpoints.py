@@ -89,7 +89,7 @@ class RetentionPolicy:
 
 
 def refused_only(checkpoints: Collection[Checkpoint]) -> bool:
-    """Returns whether there are checkpoints, and checkpoint.refuse_if refuses all of them."""
+    """Returns True if there are checkpoints, and checkpoint.refuse_if refuses all of them."""
     return bool(checkpoints) and all(item.metrics.get(REFUSED) for item in checkpoints)
 
 

@@ -37,12 +37,22 @@ SCORES_VERSION = 1
 _DATA_FIELDS = {"min_duration_s", "max_duration_s", "too_long_eval", "use_language_column"}
 _PACKAGES = ("torch", "transformers")
 # Fields of the model part that have no effect on scores.
-_TRAINING = (
-    "dropout attention_dropout activation_dropout hidden_dropout feat_proj_dropout final_dropout layerdrop "
-    "apply_spec_augment mask_time_prob mask_time_length mask_feature_prob mask_feature_length "
-    "full_context_matching full_context_matching_fraction"
-)
-TRAINING_FIELDS = frozenset(_TRAINING.split())
+_TRAINING_FIELDS = {
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "hidden_dropout",
+    "feat_proj_dropout",
+    "final_dropout",
+    "layerdrop",
+    "apply_spec_augment",
+    "mask_time_prob",
+    "mask_time_length",
+    "mask_feature_prob",
+    "mask_feature_length",
+    "full_context_matching",
+    "full_context_matching_fraction",
+}
 
 
 def score_base(
@@ -147,7 +157,7 @@ def hash_of_content(content: Any) -> str:
 
 def _conditions(context: WorkerContext) -> dict[str, str]:
     config, sets = context.config, context.task.sets
-    others = {*FIELDS, "init", "family", *TRAINING_FIELDS}
+    others = {*FIELDS, "init", "family", *_TRAINING_FIELDS}
     decoder = decoder_of(config.decode)
     hashes = decoder.content_hashes(config.decode, config.run.storage_options) if decoder else {}
     # Runs do not share scores that depend on content that is not hashed: a recipe's own metrics, large language models.
